@@ -28,6 +28,7 @@ from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy import accounting, sums
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
@@ -36,7 +37,6 @@ from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.public import unit_rows
-from dpfc_cli.training.request import Privacy
 
 RESULTS = Path("bench/results/cells.jsonl")
 """The results of all experiments that make cells. The file is checked in: it is the evidence for the documents."""

@@ -22,10 +22,10 @@ from bench.simulation import Simulated
 from dpfc_cli.heads.head import Scorer
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import POOR, calibrate, kept
-from dpfc_cli.training.request import Privacy
 
 RESULTS = Path("bench/results/kept.jsonl")
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)

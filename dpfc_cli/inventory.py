@@ -10,12 +10,12 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.public import facts_of
+from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.card import Card
 from dpfc_cli.sources.nulls import REFUSED
-from dpfc_cli.training.card import without_charge
-from dpfc_cli.training.request import facts_of
 
 
 @dataclass(frozen=True, kw_only=True)

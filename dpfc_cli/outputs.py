@@ -9,13 +9,13 @@ from dpfc_cli.errors import UserError, check_new_name, missing, parameter, quote
 from dpfc_cli.folders import heads_folder, moved_by
 
 
-def check(path: Path, endings: Collection[str], named: str = "out") -> None:
-    """Refuse a name that a new file cannot have. endings: those that it may have. named: the parameter that names it.
-    UserError: it ends in something else, or see `check_new`.
+def check(path: Path, endings: Collection[str]) -> None:
+    """Refuse a name that a new file cannot have. endings: those that it may have. UserError: it ends in something else,
+    or has characters that cannot be seen.
     """
-    check_new(path, named)
+    check_new(path)
     if path.suffix.lower() not in endings:
-        raise UserError(f"{parameter(named)} {quoted(path)} must end in {' or '.join(endings)}.", "Change the name.")
+        raise UserError(f"{parameter('out')} {quoted(path)} must end in {' or '.join(endings)}.", "Change the name.")
 
 
 def check_new(path: Path, named: str = "out") -> None:
@@ -35,10 +35,15 @@ def writer(kind: str, path: Path, named: str = "out") -> Callable[[Any], bytes]:
     """What makes the contents of such a file of a value. Call it before the work: it refuses what would fail later.
 
     kind: `document` or `picture`, see `points`. UserError: no package writes such a file; the one that does lacks
-    something; or see `check`.
+    something; or see `check_new`.
     """
     group = "dpfc.documents"
-    check(path, [f".{name.partition('.')[2]}" for name in points.added(group) if name.startswith(f"{kind}.")], named)
+    check_new(path, named)
+    endings = [f".{name.partition('.')[2]}" for name in points.added(group) if name.startswith(f"{kind}.")]
+    if path.suffix.lower() not in endings:
+        known = f"{parameter(named)} {quoted(path)} must end in {' or '.join(endings)}."
+        what = known if endings else f"Nothing here writes a {kind}, so {parameter(named)} has no meaning."
+        raise UserError(what, "Change the name, or install a package of dpfc that writes this ending.")
     contents = points.load(group, f"{kind}{path.suffix.lower()}")
 
     def made(value: Any) -> bytes:

@@ -15,6 +15,8 @@ from dpfc_cli.heads.signature import Checking, Signed
 from dpfc_cli.ledger.facts import Charge, Merge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_begin
+from dpfc_cli.ledger.public import SPLIT, facts_of
+from dpfc_cli.ledger.standing import charged_standing
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import takes
 from dpfc_cli.records.card import Card, Standing
@@ -24,8 +26,6 @@ from dpfc_cli.records.findings import findings as of_card
 from dpfc_cli.records.statement import brief
 from dpfc_cli.show.document import Told
 from dpfc_cli.structs import encoded, fields_of
-from dpfc_cli.training.card import charged_standing
-from dpfc_cli.training.request import SPLIT, facts_of
 
 _JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.ledger.standing import standing_of
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.accounting import Claim, Privacy
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.records.card import Card, Standing, card_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import card_of as card_made
-from dpfc_cli.training.card import charge_of_training, standing_of
-from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.card import charge_of_training
 from tests.support import set_with
 
 Place = tuple[str | int, ...]

@@ -30,7 +30,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import sums
-from dpfc_cli.privacy.accounting import Claim, Guarantee
+from dpfc_cli.privacy.accounting import Claim, Guarantee, Privacy
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.directions import Directions
@@ -46,7 +46,7 @@ from dpfc_cli.sources.nulls import Broken
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.version import code_digest
 

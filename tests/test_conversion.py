@@ -7,10 +7,9 @@ import pytest
 
 from dpfc_cli.conversion import conversions, epsilon_of, noise_multiplier_of
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, mu_for, zcdp_epsilon
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Privacy, zcdp_epsilon
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy
 
 FACTS = Facts(n=1000, m=4, d=9)
 DELTAS = (1e-5, 1e-7)
@@ -50,13 +49,6 @@ def test_the_conversion_of_zcdp_is_never_better_and_stated_no_lower_than_any_eps
         assert zcdp_epsilon(math.sqrt(row["releases"]) / row["zcdp"], row["delta"]) == pytest.approx(1.5)
         assert row["zcdp"] > row["sigma"]
     assert {row["zcdp"] for row in converted(noise_multiplier=1e300)} == {LEAST_EPSILON}
-
-
-def test_one_release_is_a_gaussian_mechanism() -> None:
-    for epsilon in (1.0, 90.0):
-        sigma = noise_multiplier_of(epsilon=epsilon, releases=1, delta=1e-5)
-        assert sigma == 1 / mu_for(epsilon, 1e-5)
-        assert epsilon_of(noise_multiplier=sigma, releases=1, delta=1e-5) == pytest.approx(epsilon)
 
 
 def test_what_is_no_noise_and_no_release_is_refused() -> None:

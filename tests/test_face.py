@@ -4,7 +4,6 @@ import inspect
 import subprocess
 import sys
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +14,7 @@ import dpfc_cli as dpfc
 from dpfc_cli import points
 from dpfc_cli.methods import METHODS
 from dpfc_cli.options import MethodName, MethodOptions, declared
-from tests.support import blobs, refuses
+from tests.support import blobs, feature_set, refuses
 
 
 def test_every_public_name_is_where_it_is_said_to_be_and_documented() -> None:
@@ -30,7 +29,7 @@ def test_every_public_name_is_where_it_is_said_to_be_and_documented() -> None:
 
 
 def test_public_functions_state_types_arguments_and_errors() -> None:
-    core = ("extract", "import_features", "open_features", "train", "evaluate", "verify")
+    core = ("extract", "open_features", "train", "evaluate", "verify")
     for name in (*core, *filter(str.islower, points.added("dpfc.names"))):
         function = getattr(dpfc, name)
         doc = inspect.getdoc(function) or ""
@@ -47,7 +46,7 @@ def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> Non
     """mypy checks this file, and refuses a comment that hides no error."""
     x, y = blobs(30, 4, 3)
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y)
-    features = dpfc.import_features(tmp_path / "a.npz", tmp_path / "set", classes=3).features
+    features = feature_set(tmp_path / "a.npz", tmp_path / "set", classes=3)
     with pytest.raises(TypeError, match=r"'epsilonn'.*'epsilon'"):
         dpfc.train(features, epsilonn=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'learning_rate'"):
@@ -111,19 +110,6 @@ def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pyte
         dpfc.set_cap("features", 5.0)  # type: ignore[arg-type]
 
 
-def test_features_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    x, y = blobs(90, 4, 3)
-    np.savez("texts.npz", train_x=x, train_y=y)
-    first, again = (dpfc.import_features("texts.npz", classes=["a", "b", "c"]) for _ in range(2))
-    assert (first.features.name, first.made, again.made) == ("imported", True, False)
-    assert (tmp_path / "features" / "imported" / "manifest.json").exists()
-    for name in ("x.partial", "ledger.sqlite", " "):
-        with pytest.raises(dpfc.UserError) as refused:
-            dpfc.import_features("texts.npz", name)
-        assert refused.value.fields["parameter"] == "out"
-
-
 def test_noise_and_epsilon_are_converted_as_the_golden_figures_say() -> None:
     assert dpfc.epsilon_of(noise_multiplier=10, releases=11, delta=1e-5) == pytest.approx(1.264, abs=5e-4)
     back = dpfc.noise_multiplier_of(epsilon=1.0, releases=11, delta=1e-5)
@@ -137,7 +123,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> dpfc.Head:
     folder = tmp_path_factory.mktemp("head")
     x, y = blobs(300, 4, 3)
     np.savez(folder / "a.npz", train_x=x, train_y=y)
-    features = dpfc.import_features(folder / "a.npz", folder / "set", classes=["a", "b", "c"]).features
+    features = feature_set(folder / "a.npz", folder / "set", classes=["a", "b", "c"])
     return dpfc.train(features, epsilon=8.0, method="dp-ls", out=folder / "a.safetensors").head
 
 
@@ -178,17 +164,5 @@ def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path
         dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
     with refuses("bad-value", parameter="source"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
-    for call in (dpfc.import_features, partial(dpfc.evaluate, head)):
-        with refuses("bad-value", match=r"np\.savez"):
-            call(np.zeros((9, 4)))  # type: ignore[arg-type]
-
-
-def test_a_table_of_zeros_and_ones_is_not_taken_for_class_numbers(tmp_path: Path) -> None:
-    x, y = blobs(60, 4, 5)
-    np.savez(tmp_path / "a.npz", train_x=x, train_y=np.eye(5, dtype=int)[y])
-    with refuses("bad-record", match="column"):
-        dpfc.import_features(tmp_path / "a.npz", tmp_path / "set", classes=5, labels_per_record=5)
-    numbers = np.stack([y % 2, 1 - y % 2], axis=1)
-    np.savez(tmp_path / "b.npz", train_x=x, train_y=numbers)
-    with refuses("bad-record", match="column"):
-        dpfc.import_features(tmp_path / "b.npz", tmp_path / "two", classes=2, labels_per_record=2)
+    with refuses("bad-value", match=r"np\.savez"):
+        dpfc.evaluate(head, np.zeros((9, 4)))  # type: ignore[arg-type]

@@ -34,10 +34,10 @@ def test_json_of_any_depth_that_is_read_can_be_written_again() -> None:
         json_of(f"[{deep}]")
 
 
-def test_a_json_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_json_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": 1}')
     assert json_in(tmp_path / "a.json") == {"a": 1}
-    monkeypatch.setattr(files, "LARGEST_JSON", 7)
+    os.truncate(tmp_path / "a.json", files.LARGEST_JSON + 1)
     with pytest.raises(ValueError, match="larger"):
         json_in(tmp_path / "a.json")
 

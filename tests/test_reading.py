@@ -15,7 +15,6 @@ import pytest
 from dpfc_cli import arrays
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.hdf5 import ARRAYS, _Whole, arrays_of
-from dpfc_cli.heads.head import Head
 from dpfc_cli.reading import readable
 from tests.support import refuses
 
@@ -29,15 +28,6 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 
 def system(number: int) -> OSError:
     return OSError(number, os.strerror(number))
-
-
-@pytest.mark.parametrize(("number", "code"), [(errno.EIO, "unreadable"), (errno.ENOMEM, "memory")])
-def test_a_failing_system_is_not_a_damaged_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: Code
-) -> None:
-    monkeypatch.setattr("dpfc_cli.heads.head.check_plain", raising(system(number)))
-    with refuses(code):
-        Head.load(tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def fast_precision(name: str) -> str:
     """
     import jax
 
-    from dpfc_cli.backbones.batched import tensor_cores
+    from dpfc_cli.backbones.vision_transformer.vit import tensor_cores
 
     if "bfloat16" not in check(Wanted(name=name)).precisions:
         return "float32"

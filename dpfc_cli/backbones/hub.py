@@ -157,7 +157,13 @@ def locate(weights: str, progress: Progress | None = None, pin: Pin | None = Non
     check(weights)
     place = _Place(weights, progress, pin, cached)
     file = place.file or "model.safetensors"
-    path, config = place.need(file), place.get("config.json")
+    path = place.get(file)
+    if path is None:
+        raise missing(
+            f"'{place.where}' has no file {place.ahead}{file}.",
+            f"Get it, or name another file with {parameter('weights')}. Pickles (.bin, .pt) are not opened.",
+        )
+    config = place.get("config.json")
     return Located(
         id=f"{place.where}/{place.ahead}{file}" if place.repository else Path(weights).expanduser().resolve().name,
         file=path,
@@ -261,16 +267,6 @@ class _Place:
             return download(self.repository, self.ahead + name, self._progress, self.commit, self._cached)
         path = self._folder / self.ahead / name
         return path if path.is_file() else None
-
-    def need(self, name: str) -> Path:
-        """As `get`. Raises UserError if there is none."""
-        path = self.get(name)
-        if path is None:
-            raise missing(
-                f"'{self.where}' has no file {self.ahead}{name}.",
-                f"Get it, or name another file with {parameter('weights')}. Pickles (.bin, .pt) are not opened.",
-            )
-        return path
 
 
 def _file_in(folder: Path) -> str:

@@ -36,10 +36,13 @@ class Recipe:
         }
 
 
-def seen(pixels: jax.Array, recipe: Recipe) -> jax.Array:
-    """What a network sees of pictures: from uint8 (B, crop, crop, 3) to float32 (B, 3, crop, crop)."""
+def seen(pixels: jax.Array, mean: Triple, std: Triple) -> jax.Array:
+    """What a network sees of pictures, (x / 255 - mean) / std: from uint8 (B, S, S, 3) to float32 (B, 3, S, S)."""
     planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
-    return normalised(planes, np.array(recipe.mean), np.array(recipe.std))
+    scale, shift = (
+        each.astype(np.float32)[:, None, None] for each in (1 / (255 * np.array(std)), np.array(mean) / std)
+    )
+    return planes * scale - shift
 
 
 def patches(planes: jax.Array, patch: int) -> jax.Array:
@@ -51,13 +54,6 @@ def patches(planes: jax.Array, patch: int) -> jax.Array:
     grid = side // patch
     kept = planes[:, :, : grid * patch, : grid * patch].reshape(batch, colours, grid, patch, grid, patch)
     return kept.transpose(0, 2, 4, 3, 5, 1).reshape(batch, grid * grid, patch * patch * colours)
-
-
-def normalised(planes: jax.Array, mean: np.ndarray, std: np.ndarray) -> jax.Array:
-    """(x / 255 - mean) / std of float32 (B, 3, S, S) with the values of bytes."""
-    scale, shift = (1 / (255 * std)).astype(np.float32), (mean / std).astype(np.float32)
-    result: jax.Array = planes * scale[:, None, None] - shift[:, None, None]
-    return result
 
 
 # Resizing position embeddings as matrices: along one axis, an output is a weighted sum of some inputs. Pixel centres

@@ -90,8 +90,8 @@ def spent(found: "FeatureSet | None", deltas: Sequence[float] = (1e-5,), ledger:
     from dpfc_cli.heads.head import cards
     from dpfc_cli.ledger.file import read
     from dpfc_cli.ledger.populations import check_begin, known_set
+    from dpfc_cli.ledger.standing import without_charge
     from dpfc_cli.report import account
-    from dpfc_cli.training.card import without_charge
 
     book = read(ledger or ledger_of(found))
     if not book.facts and ledger is None:

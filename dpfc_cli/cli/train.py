@@ -55,7 +55,7 @@ def train(
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
     from dpfc_cli.features.lookup import finished
-    from dpfc_cli.training.card import loses
+    from dpfc_cli.ledger.standing import loses
     from dpfc_cli.training.run import run
     from dpfc_cli.training.train import plan, refused_again
 

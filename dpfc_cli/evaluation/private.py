@@ -43,9 +43,12 @@ from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.heads.metrics import BEST, Interval, Z
 from dpfc_cli.ledger.facts import EVALUATION, Charge, account_name, noted
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.public import facts_of
+from dpfc_cli.ledger.standing import loses, without_charge
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
@@ -56,10 +59,9 @@ from dpfc_cli.records.figures import Figures, ReleasedClass
 from dpfc_cli.rounding import cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
-from dpfc_cli.training.card import charge_of, loses, without_charge
+from dpfc_cli.training.card import charge_of
 from dpfc_cli.training.charged import Charged, Confirm, charged, check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
-from dpfc_cli.training.request import Privacy, facts_of
 
 
 class PrivateEvaluation(Told, Figures):

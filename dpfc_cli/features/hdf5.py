@@ -148,7 +148,8 @@ def stored_rows(dataset: "h5py.Dataset", path: Path, name: str) -> Rows:
     first = (0,) if dataset.ndim == 3 and len(dataset) == 1 else ()
 
     def read(start: int, stop: int) -> np.ndarray:
-        checked()
+        with readable(path):
+            checked()
         # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
         with proved(4 * math.prod(dataset.chunks or ()) * dataset.dtype.itemsize), readable(path):
             rows = np.asarray(dataset[(*first, slice(start, stop))])

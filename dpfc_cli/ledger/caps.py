@@ -1,47 +1,19 @@
 """What a cap is, and what fits under it.
 
 A cap is a pair (ε, δ) that all charges of a population together never pass, however each of them is chosen. It stands
-for M = μ², the most that Σ 1/σ² over all releases may be (`Cap.most`), and for H, the most that Σ η over all charges
-may be (`RESERVE`). The sums are those of `totals`.
+for the most that Σ 1/σ² over all releases may be (`Cap.most`), and that Σ η over all charges may be (`RESERVE`). The
+sums are those of `totals`.
 
-**Theorem.** Let M and H be fixed in advance. Trainings are made one after another. Whether there is one more, of which
-features, with which method and with how much noise may depend on everything that was released before. None is made that
-would take a sum above M or H. Then everything that is released together is (ε, δ)-private under zero-out adjacency, for
-all ε and δ with δ(ε; μ) + (1 + e^ε)·H ≤ δ, where δ(ε; μ) is that of `accounting.delta_of`.
-
-Proof. Take two neighbouring data sets.
-
-(1) Ideal noise. Given the answers so far, the next release is known up to its noise: by `curator` it is a Gaussian, and
-    the data sets move its mean by at most a ≤ 1/σ standard deviations. Only the coordinate X in the direction of this
-    move tells the data sets apart. X is N(0, 1) for the one and N(a, 1) for the other, and the logarithm of the
-    likelihood ratio grows by a·X − a²/2. When the trainings have ended, let there be one more release with
-    a² = M − Σ a². It only helps the attacker. Now Σ a² = M, always. Each a depends on earlier answers alone, so
-    E exp(iu·Σ a·X + u²/2·Σ a²) = 1 for the first data set (take the expectation release by release, from the last
-    one). As Σ a² = M is a constant, Σ a·X is exactly N(0, M), and the logarithm is N(−M/2, M). For the second data set
-    it is N(M/2, M), in the same way. These are the distributions of the logarithm for N(0, 1) and N(μ, 1). So by
-    Neyman and Pearson no test does better than there: everything together is μ-GDP.
-
-(2) The noise that is drawn is within η of the ideal noise, in total variation, whatever the earlier answers were.
-    Exchange the one for the other, training by training: what is released moves by at most Σ η ≤ H. For any set S of
-    outcomes P(S) ≤ P*(S) + H ≤ e^ε·P*′(S) + δ(ε; μ) + H ≤ e^ε·P′(S) + δ(ε; μ) + (1 + e^ε)·H. ∎
-
-The theorem is known: a privacy filter (Rogers, Roth, Ullman and Vadhan 2016) that for Gaussian differential privacy
-costs nothing (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
-and Honkela 2023, "Individual privacy accounting with Gaussian differential privacy").
-
-Trainings may run at the same time. The proof takes release by release, in the order in which they are made, and each
-training was charged before. A record has its own sum of a². It lies in one split of each set, so its sum is at most the
-population's, and the proof holds for it.
+That this is a guarantee is the theorem of `privacy.filters`. Trainings may run at the same time, and a record lies in
+one split of each set, so its own sum is at most the population's.
 
 What counts how:
 
-- **Every charge counts**, whatever became of it. Under replace-one a ≤ 1/σ holds for its σ, too (`totals`).
-- **Sampled releases** of earlier charges count as full passes. Show the attacker who takes part. Then a is 1/σ or 0,
-  and the proof holds. For what is gained by sampling we have no such theorem, so no sampled training is made under a
-  cap.
-- **Units.** For another unit than its own a charge has a ≤ weight/σ (`Charge.weight`), or no a: what protects records
-  has none for persons. None of these is made under a cap for persons, and no such cap is set after one.
-- **Charges without a guarantee** have no a, and **a set without its history** has a past that nobody knows.
+- **Every charge counts**, whatever became of it. Under replace-one its σ is good for zero-out, too (`totals`).
+- **Sampled releases** of earlier charges count as full passes. No sampled training is made under a cap.
+- **Units.** A charge that protects records has no spending for persons. None is made under a cap for persons, and no
+  such cap is set after one.
+- **Charges without a guarantee** have none, and **a set without its history** has a past that nobody knows.
   No cap holds where one of them counts, and none is set there.
 
 **A cap that is changed** is no longer fixed in advance. The theorem then holds for the largest cap that could have been
@@ -55,13 +27,14 @@ from msgspec.structs import replace
 
 from dpfc_cli.errors import parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, account_name, new_id, noted
+from dpfc_cli.ledger.facts import Cap, Charge, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
 from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Unit
+from dpfc_cli.privacy.filters import RESERVE
 from dpfc_cli.rounding import rounded_down, rounded_up
 
 

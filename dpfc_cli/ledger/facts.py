@@ -5,7 +5,6 @@ kind and the JSON of all other fields, with sorted keys.
 """
 
 import json
-import math
 import os
 import pwd
 import re
@@ -19,7 +18,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.privacy.accounting import Claim, mu_for
+from dpfc_cli.privacy import filters
+from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Unit
 from dpfc_cli.records.claims import (
     Claimed,
@@ -42,8 +42,6 @@ MOST_NAME, MOST_NOTE = 100, 500
 """Characters of a name, and of a purpose or a note."""
 RESERVED = "dataset:"
 """How the names of populations begin that are not the user's to give: those of public data sets."""
-RESERVE = 2.0**-190
-"""H of every cap (`caps`): the η of 2⁵⁰ samples of noise. No training draws so many, and no δ shows so little."""
 _KEPT = r"[^\0\ud800-\udfff]"
 """A character that a ledger keeps: one that UTF-8 has, but NUL. It is shown escaped."""
 Name = Annotated[str, Meta(pattern=rf"\A{_KEPT}{{1,{MOST_NAME}}}\Z")]
@@ -51,8 +49,6 @@ Note = Annotated[str, Meta(pattern=rf"\A{_KEPT}{{1,{MOST_NOTE}}}\Z")]
 File = Annotated[str, Meta(pattern=r"\A(?!\.\.?\Z)[^/\0]+\Z")]
 Some = Annotated[str, Meta(min_length=1)]
 _Figure = Annotated[float, Meta(ge=0, le=1e150)]
-_ROUNDING = 1e-12
-"""For sums of 1/σ² in float64. The μ² of a cap is by 2e-9 of it too small, so this much more does no harm."""
 
 
 def new_id() -> str:
@@ -144,16 +140,8 @@ class Charge(Fact):
         return is_sampled(self.releases)
 
     def weight(self, unit: Unit) -> float:
-        """How many times its μ it spends for a unit.
-
-        If one record of a person changes, the clipped sum of the person changes from one vector to another one. Both
-        are at most as long as the bound, so the change is at most twice the bound: twice the μ. Under replace-one the
-        noise is for such a change already. A training that protects records has no μ for persons, who may have any
-        number of records.
-        """
-        if unit == "person" != self.unit:
-            return math.inf
-        return 2.0 if unit != self.unit and self.adjacency == "zero-out" else 1.0
+        """How many times its μ it spends for a unit, see `filters.weight`."""
+        return filters.weight(unit, self.unit, self.adjacency)
 
     def spent(self, unit: Unit) -> float:
         """Σ times·(weight/σ)² over its releases: its μ² for a unit, all counted as full passes. 0 if not private."""
@@ -193,7 +181,7 @@ class Cap(Fact, dict=True):
         """M, the μ² that may be spent; None where caps are removed. ValueError where ε or δ is out of range."""
         if self.epsilon is None or self.delta is None:
             return None
-        return mu_for(self.epsilon, self.delta, RESERVE) ** 2 * (1 + _ROUNDING)
+        return filters.most(self.epsilon, self.delta)
 
 
 class Merge(Fact):

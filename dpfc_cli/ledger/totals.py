@@ -30,8 +30,9 @@ from typing import TypeVar
 from msgspec import structs
 
 from dpfc_cli.errors import counted, printable
-from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge, Outcome, Set
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Set
 from dpfc_cli.privacy.facts import Unit
+from dpfc_cli.privacy.filters import RESERVE
 from dpfc_cli.records.claims import Release, epsilon_of
 from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Told

@@ -13,7 +13,7 @@ import numpy as np
 from dpfc_cli.errors import conflict, missing, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, made_otherwise, misfit
-from dpfc_cli.training.public import check_public
+from dpfc_cli.ledger.public import check_public
 
 ROWS = 4096
 MOST = 50_000_000
@@ -90,7 +90,7 @@ def temperature_of(scores: np.ndarray, right: np.ndarray, several: bool) -> floa
 
 def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
     """Refuse private records, and features that do not fit. Returns what to beware of."""
-    check_public(on, "calibrate_on", head=head)
+    check_public(on, "calibrate_on", card=head.card)
     wrong = misfit(head, on)
     if wrong is not None:
         raise conflict(

@@ -20,6 +20,7 @@ Read the modules in this order. Each one answers one question:
 15. `sums`: how is a sum over all records computed?
 16. `parts`: why is the sum of several processes that of one?
 17. `curator`: how is the noise added? This is the only place where records and noise meet, and it has the main theorem.
+18. `filters`: what do several trainings spend together, if each was chosen by looking at the ones before?
 
 The core trusts NumPy, BLAS, XLA, Python's `decimal`, the random bits of the operating system, and the code that gives
 it the records. That code must give it each record once. In this project it is `features`, and through it h5py.

@@ -204,3 +204,24 @@ def check_privacy(epsilon: float, delta: float) -> None:
         raise ValueError(f"epsilon must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}, not at {epsilon:g}")
     if not LEAST_DELTA <= delta < 1:
         raise ValueError(f"delta must lie between {LEAST_DELTA:g} and 1, not at {delta:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The privacy that is asked for: ε or a noise multiplier, at δ; or neither, which means no noise.
+
+    epsilon: ε. noise_multiplier: σ of each release, if all releases had the same. delta: δ; None: min(1e-5, 1/n).
+    allow_large_delta: accept a δ above 1/n. seed: reproducible noise for research, which protects nothing.
+    """
+
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+    allow_large_delta: bool = False
+    seed: int | None = None
+
+    @property
+    def claim(self) -> Claim:
+        if self.epsilon is None and self.noise_multiplier is None:
+            return "non-private"
+        return "private" if self.seed is None else "research"

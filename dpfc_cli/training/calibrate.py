@@ -13,7 +13,7 @@ from dpfc_cli.errors import UserError, conflict, parameter, sentence
 from dpfc_cli.memory import WIDE
 from dpfc_cli.methods import AnyMethod
 from dpfc_cli.privacy import accounting, poisson
-from dpfc_cli.privacy.accounting import Claim, Guarantee
+from dpfc_cli.privacy.accounting import Claim, Guarantee, Privacy
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan
@@ -22,7 +22,6 @@ from dpfc_cli.records.card import Part
 from dpfc_cli.records.claims import Claimed, described, large_delta
 from dpfc_cli.records.statement import SEEDED
 from dpfc_cli.structs import Values
-from dpfc_cli.training.request import Privacy
 
 SECONDS = 2.6e-10
 """Of a decomposition, for each d³: as measured on one core of a busy machine with d = 3,000. An idle one takes half."""

@@ -5,9 +5,8 @@ All of them are functions of the training's own values, so they agree.
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger.facts import Charge
-from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.outputs import check_new
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.records.card import (
@@ -38,7 +37,6 @@ from dpfc_cli.records.claims import Seeded
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.structs import decoded, encoded, fields_of, optional
-from dpfc_cli.training.request import SPLIT
 from dpfc_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -107,59 +105,6 @@ def _add(digest: Any, value: Any) -> None:
             _add(digest, getattr(value, field.name))
     else:
         digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
-
-
-def standing_of(account: Account, charge: Charge) -> Standing:
-    """What a card says of its charge, and of all others that may be of the same people. Evaluations count as trainings.
-
-    It is a function of what the ledger's facts say, and of no record. account: with the charge.
-    """
-    epsilon = account.epsilon(charge.delta) if charge.delta is not None else math.inf
-    return Standing(
-        charge=charge.id,
-        private=len(account.private),
-        unprotected=account.unprotected,
-        epsilon=epsilon if math.isfinite(epsilon) else None,
-        exact=account.exact,
-        unit=account.unit,
-        adopted=account.at_least,
-    )
-
-
-def without_charge(cards: Iterable[tuple[Path, Card]], book: Ledger) -> str | None:
-    """What to tell if a ledger has the sets of heads, and not their charges; None if there are no such heads.
-
-    Which set is used does not matter: caps and totals are for all sets of a population. cards: see `heads.cards`.
-    """
-    names = {each.name for facts in book.sets.values() for each in facts}
-    ours = [(path, card.ledger.charge) for path, card in cards if card.features.name in names and card.ledger]
-    lost = [path for path, charge in ours if charge not in book.known]
-    if not lost:
-        return None
-    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return (
-        f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
-        "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
-        "unite the two ('dpfc merge')."
-    )
-
-
-def loses(account: Account, charge: Charge) -> str | None:
-    """What to tell before a charge after which there is no total for one person any more; None if one stays."""
-    of_persons = [each for each in account.meant if replace(each, also=()).unit == "person"]
-    lost = [printable(each.population or "undeclared") for each in of_persons]
-    if not (lost and charge.private and charge.unit == "record"):
-        return None
-    return (
-        f"this protects records and not persons, so the total of the population {', '.join(lost)} will be for one "
-        "record only, where now it is for one person: make the set again with --group-by, or, if these are other "
-        "people, say whose records they are ('dpfc population NAME --features SET')."
-    )
-
-
-def charged_standing(ledger: Ledger, charge: Charge) -> Standing:
-    """The same, of what the ledger had when it was charged."""
-    return standing_of(ledger.until(charge.id).account_of(charge.set), charge)
 
 
 def card_of(calibrated: "Calibrated", features: FeatureSet, at: str, solution: "Solution", standing: Standing) -> Card:

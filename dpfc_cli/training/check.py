@@ -20,6 +20,8 @@ from dpfc_cli.ledger.answers import LARGEST, Unfinished, begun, sizes, unfinishe
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.public import SPLIT
+from dpfc_cli.ledger.standing import loses, standing_of, without_charge
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.curator import lattice_of
@@ -30,10 +32,10 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError
 from dpfc_cli.privacy.queries import Grid, Query
 from dpfc_cli.records.card import Standing
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, charge_of_training, loses, path_of, standing_of, with_ending, without_charge
+from dpfc_cli.training.card import card_of, charge_of_training, path_of, with_ending
 from dpfc_cli.training.machine import check_devices, check_memory, stack_for, training_bytes
 from dpfc_cli.training.observer import CHECKING, Observer
-from dpfc_cli.training.request import SPLIT, Request
+from dpfc_cli.training.request import Request
 
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""

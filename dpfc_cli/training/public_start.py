@@ -26,6 +26,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
 from dpfc_cli.heads.head import Head, located
+from dpfc_cli.ledger.public import SPLIT, was_on
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
@@ -34,8 +35,7 @@ from dpfc_cli.records.card import Made
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.structs import Open, Whole, decoded, encoded
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.public import check_method, recipe, was_on
-from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.public import check_method, recipe
 
 HIDDEN = 0.05
 """Above this standard deviation of the agreement a start that is wrong as a whole may be taken for a good one: at 0.1

@@ -1,13 +1,13 @@
 """What is wanted of a training, before anything is computed or read."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Claim
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Privacy
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.structs import LARGEST
 from dpfc_cli.training.observer import Observer
@@ -17,31 +17,8 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.methods import AnyMethod
 
-SPLIT = "train"
-"""The split that is trained on."""
 PRIVACY, RUN = "Privacy", "The run"
 """Panels of the help."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Privacy:
-    """The privacy that is asked for: ε or a noise multiplier, at δ; or neither, which means no noise.
-
-    epsilon: ε. noise_multiplier: σ of each release, if all releases had the same. delta: δ; None: min(1e-5, 1/n).
-    allow_large_delta: accept a δ above 1/n. seed: reproducible noise for research, which protects nothing.
-    """
-
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
-    delta: float | None = None
-    allow_large_delta: bool = False
-    seed: int | None = None
-
-    @property
-    def claim(self) -> Claim:
-        if self.epsilon is None and self.noise_multiplier is None:
-            return "non-private"
-        return "private" if self.seed is None else "research"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +125,8 @@ class Training(Noisy):
 
     @property
     def facts(self) -> Facts:
+        from dpfc_cli.ledger.public import facts_of
+
         return facts_of(self.features, self.neighbours, not self.non_private)
 
     @property
@@ -174,17 +153,3 @@ class Request(Training):
     folder: Path = field(default_factory=heads_folder)
     keep: bool = True
     summing: Summing = field(default_factory=Alone)
-
-
-def facts_of(
-    features: "FeatureSet", adjacency: Adjacency = "zero-out", protected: bool = True, split: str = SPLIT
-) -> Facts:
-    """The public facts of a split of a feature set.
-
-    The unit is a person where the set says which records belong to one. Without protection each record is a unit.
-    """
-    manifest, found = features.manifest, features.split(split)
-    known = Facts(n=found.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency)
-    if found.groups is None or not protected:
-        return known
-    return replace(known, n=found.groups, rows=found.n, unit="person")

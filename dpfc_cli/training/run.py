@@ -9,6 +9,8 @@ from pathlib import Path
 from dpfc_cli.errors import printable
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger.public import SPLIT
+from dpfc_cli.ledger.standing import charged_standing
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.directions import InMemory, Shelf
@@ -16,12 +18,11 @@ from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle
 from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, charged_standing
+from dpfc_cli.training.card import card_of
 from dpfc_cli.training.charged import Charged, Confirm, charged
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.machine import shelf_for, side_of, stack_bytes, stack_for, training_bytes
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
-from dpfc_cli.training.request import SPLIT
 
 Solve = Callable[[Charged, Calibrated, Oracle], Solution]
 """Makes a head of the answers to a training that was charged."""

@@ -29,6 +29,7 @@ from dpfc_cli.features.reader import FeatureSet, cut
 from dpfc_cli.files import json_of
 from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import average_precisions, score
+from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
@@ -39,7 +40,6 @@ from dpfc_cli.structs import LARGEST, Open, decoded
 from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.machine import InFile, check_memory, stack_for, training_bytes
 from dpfc_cli.training.public import check_other
-from dpfc_cli.training.request import SPLIT
 from dpfc_cli.version import TRAINING, code_digest
 
 RUNS = 5

@@ -71,11 +71,6 @@ def test_a_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
         build(write(twice, tmp_path, config=REFERENCES["transformers-5-vit"]["config"]))
 
 
-def test_other_networks_are_recognised_as_such(tmp_path: Path) -> None:
-    with refuses("unsupported"):
-        build(write({"layer1.0.conv1.weight": np.zeros((4, 3, 3, 3), np.float32)}, tmp_path))
-
-
 # How it is stored
 
 

@@ -4,15 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.preprocess import normalised, patches
+from dpfc_cli.backbones.preprocess import patches, seen
 
 
 def test_each_colour_has_its_own_mean_and_standard_deviation() -> None:
-    planes = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 5)).astype(np.float32)
-    mean, std = np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])
-    found = np.asarray(jax.jit(lambda batch: normalised(batch, mean, std))(planes))
-    expected = (planes / 255 - mean[:, None, None]) / std[:, None, None]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 5, 3), dtype=np.uint8)
+    mean, std = (0.1, 0.2, 0.3), (1.0, 2.0, 3.0)
+    found = np.asarray(jax.jit(lambda batch: seen(batch, mean, std))(pixels))
+    np.testing.assert_allclose(found, ((pixels / 255 - mean) / std).transpose(0, 3, 1, 2), atol=1e-6)
 
 
 def test_patches_lie_row_by_row_and_what_they_do_not_cover_is_dropped() -> None:

@@ -13,12 +13,12 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import start, symmetric_psd
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import sums
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Query
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy
 from tests.support import CHAIN, feature_set
 
 

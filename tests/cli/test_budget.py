@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +28,7 @@ from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training.observer import TrainingWarning
 from tests.cli.conftest import Dpfc, charges, error_of, one_line
-from tests.support import blobs, feature_set
+from tests.support import blobs, feature_set, refuses
 
 BOOK = Path("features", LEDGER)
 LS = ("train", "--again", "--method", "dp-ls", "--epsilon")
@@ -109,13 +110,14 @@ def test_a_training_says_what_is_spent_and_a_dry_run_what_would_be(dpfc: Dpfc, f
 
 
 def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, arrays: Path) -> None:
-    line = ("import", str(arrays), "--out", "ward", "--classes", "3")
-    assert dpfc(*line, "--population", "ward 7").exit_code == 0
+    ward = partial(feature_set, arrays, "ward", classes=3)
+    ward(population="ward 7")
     before = BOOK.read_bytes()
-    assert dpfc(*line, "--population", "ward 7").exit_code == dpfc(*line).exit_code == 0
-    refused = dpfc(*line, "--population", "ward 8")
-    assert (refused.exit_code, BOOK.read_bytes()) == (2, before)
-    (typed,) = re.findall("dpfc (population .*)", refused.stderr)
+    assert ward(population="ward 7").manifest == ward().manifest
+    with refuses("conflict", parameter="population") as refused:
+        ward(population="ward 8")
+    assert BOOK.read_bytes() == before
+    (typed,) = re.findall("dpfc (population .*)", str(refused.value))
     assert dpfc(*shlex.split(typed)).exit_code == 0
     # Nobody is forgotten: it counts in both.
     assert [each["population"] for each in told(dpfc)] == ["ward 7", "ward 8"]
@@ -124,7 +126,8 @@ def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, ar
     (row,) = csv.DictReader(dpfc("budget", "--csv").stdout.splitlines())
     assert row["population"] == "ward 7; ward 8"
     for out, name in (("x", "dataset:digits"), ("y", ""), ("z", "x" * 101)):
-        assert dpfc(*line[:2], "--out", out, "--classes", "3", "--population", name).exit_code == 2
+        with refuses("bad-value", parameter="population"):
+            feature_set(arrays, out, classes=3, population=name)
     catalogue = ("extract", "digits", "--limit", "20", "--pool", "mean")
     assert dpfc(*catalogue, "--population", "ward 8").exit_code == 2
     assert dpfc(*catalogue).exit_code == 0

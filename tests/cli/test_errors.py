@@ -51,8 +51,6 @@ MISTAKES = {
     "train --epsilon 1 --public-features blobs": "private-records public_features",
     "train --non-private --damping 5": "conflict damping",
     "statement arrays/train_x.npy": "damaged arrays/train_x.npy", "evaluate": "missing epsilon",
-    "import nowhere --classes 3": "missing path nowhere",
-    "import arrays --classes 3 --out arrays/train_x.npy/x": "unwritable out",
     "budget --features nowhere": "missing nowhere", "budget --features arrays": "missing arrays",
 }  # fmt: skip
 
@@ -96,7 +94,7 @@ def test_a_near_name_is_suggested_for_what_is_not_known(dpfc: Dpfc, features: Pa
     ):
         ended = dpfc(*line.split(), ends=2)
         assert f"Did you mean {near}?" in ended.stderr
-    assert "mean" not in dpfc("import", "raw.npz", "--name", "c10", ends=2).stderr
+    assert "mean" not in dpfc("extract", "digits", "--zzz", "c10", ends=2).stderr
 
 
 def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, features: Path) -> None:
@@ -133,7 +131,7 @@ def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
 def test_a_place_that_a_variable_names_is_not_blamed_on_a_flag(
     dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable, line in (("DPFC_HEADS", TRAIN), ("DPFC_FEATURES", ["import", "arrays", "--classes", "3"])):
+    for variable, line in (("DPFC_HEADS", TRAIN), ("DPFC_FEATURES", ["extract", "digits"])):
         with monkeypatch.context() as patch:
             patch.setenv(variable, "arrays/train_x.npy")
             ended = dpfc(*line)

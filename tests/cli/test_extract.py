@@ -143,7 +143,7 @@ def test_whoever_makes_or_uses_a_set_beside_another_ledger_is_told_before_the_ch
     assert [line.startswith("Warning") for line in begun] == [False]
     feature_set(arrays, "blobs", classes=3)
     assert told(*digits, "--out", "other/again")
-    assert told("import", str(arrays), "--classes", "3", "--out", "other/blobs")
+    feature_set(arrays, "other/blobs", classes=3)
     assert told(*train, "other/blobs")
     assert not told(*train, "blobs")
     Path("features/linked").symlink_to(Path("other/blobs").resolve())

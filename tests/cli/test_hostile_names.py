@@ -300,6 +300,6 @@ def test_names_of_every_script_are_shown_as_they_are_and_what_is_escaped_is_esca
 @pytest.mark.usefixtures("world")
 def test_no_set_and_no_head_is_given_a_name_that_cannot_be_seen() -> None:
     train = ["train", "--epsilon", "1", "--features", FILE, "--dry-run"]
-    for words in (["import", "good.npz", "--out", FILE], [*train, "--out", f"heads/new{FILE}.safetensors"]):
+    for words in (["extract", "digits", "--out", FILE], [*train, "--out", f"heads/new{FILE}.safetensors"]):
         assert conftest.refusal(ran(*words, "--json")).startswith("bad-value out")
     assert Path(json.loads(ran(*train, "--json").stdout)["head"]).name.startswith(printable(FILE))

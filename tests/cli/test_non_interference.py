@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfc_cli import points
 from dpfc_cli.cli import train as command
 from dpfc_cli.cli.typed import typed
 from dpfc_cli.ledger.facts import KINDS
@@ -123,25 +124,28 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "cap 1 --features copy",
         "budget --features copy --json",
     ),
-    "two ledgers": (
-        "import arrays --out elsewhere/fresh --classes 3 --labels-per-record 1 --population ward7",
-        "train --features elsewhere/fresh --epsilon 1 --method dp-ls --json",
-        "merge elsewhere --apart ward7 --by me",
-        f"{PRIVATE} --method dp-ls --json",
-        "budget --json",
-    ),
     "refusals under a cap": (
         f"{PRIVATE} --method dp-ls --by {'x' * 101}",
         "cap 3 --features private --delta 0.5",
         "cap none --features private",
         "budget --features private --sigma 1",
     ),
-    "an import": (
-        "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
-        "import arrays --out again --classes 3 --labels-per-record 1",
-        "train --features fresh --method dp-sgd --steps 2 --epsilon 1",
-    ),
 }
+if "import" in points.added("dpfc.commands"):
+    SCENARIOS |= {
+        "two ledgers": (
+            "import arrays --out elsewhere/fresh --classes 3 --labels-per-record 1 --population ward7",
+            "train --features elsewhere/fresh --epsilon 1 --method dp-ls --json",
+            "merge elsewhere --apart ward7 --by me",
+            f"{PRIVATE} --method dp-ls --json",
+            "budget --json",
+        ),
+        "an import": (
+            "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
+            "import arrays --out again --classes 3 --labels-per-record 1",
+            "train --features fresh --method dp-sgd --steps 2 --epsilon 1",
+        ),
+    }
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a file name with a count": ("heads/", after(check, "path_of", lambda p: p.with_name(f"{nulls()}-{p.name}"))),
     "a temporary name with a count": (
         "meanwhile",
-        before(training, "run", lambda: Path(f"features/.{nulls()}.tmp").touch()),
+        before(run, "run", lambda: Path(f"features/.{nulls()}.tmp").touch()),
     ),
     "a file of statistics beside the heads": (".counts", before(heads, "make", noted("heads/.counts"))),
     "a figure of the records in the charge": (
@@ -185,7 +185,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "a clock that is asked once for every null record": (
         "ledger.sqlite",
-        before(training, "charge", lambda: [Clock.now(UTC) for _ in range(nulls())]),
+        before(run, "spending", lambda: [Clock.now(UTC) for _ in range(nulls())]),
     ),
     "a warning of unequal classes": ("stderr", before(training, "check", warned)),
     "a warning of NumPy about huge numbers": (
@@ -194,11 +194,11 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "a line of a log with the number of null records": (
         "stderr",
-        before(training, "run", lambda: print(nulls(), file=sys.stderr)),  # noqa: T201
+        before(run, "run", lambda: print(nulls(), file=sys.stderr)),  # noqa: T201
     ),
-    "a line of a library with that number": ("stderr", before(training, "run", said_to_a_library)),
+    "a line of a library with that number": ("stderr", before(run, "run", said_to_a_library)),
     "progress of the labelled records alone": ("stderr", total_of_labelled),
-    "a result with the number of null records": ("stdout", before(training, "run", lambda: print(nulls()))),  # noqa: T201
+    "a result with the number of null records": ("stdout", before(run, "run", lambda: print(nulls()))),  # noqa: T201
     "an exit code": ("code", after(command, "_show_head", lambda shown: sys.exit(3 if nulls() else 0))),
     "a refusal": ("code", before(check, "check_memory", refuse)),
     "an evaluation that looks at the training split": (

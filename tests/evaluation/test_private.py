@@ -29,10 +29,11 @@ from dpfc_cli.heads.metrics import Z, wilson
 from dpfc_cli.ledger.caps import left, set_cap
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import register, set_population
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import forms, sums
-from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.accounting import Privacy, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
@@ -40,7 +41,6 @@ from dpfc_cli.structs import encoded, fields_of
 from dpfc_cli.training import charged as charged_module
 from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.machine import working_bytes
-from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.train import train
 from dpfc_cli.verification import verify
 from tests.hostile import a_card
@@ -392,7 +392,7 @@ def test_figures_are_fractions_of_the_counts(features: FeatureSet, head: Head) -
         assert (each.name, each.n) == (name, h + w)
         assert (each.top1, each.interval, each.noise) == fraction(h, w, 4.0, 4.0, N)
     # The digest is of everything that was released and of nothing else.
-    assert set(fields_of(found.figures)) == {*vars(found)} - {"warnings", "spent"}
+    assert set(fields_of(found.figures)) == {*fields_of(found)} - {"warnings", "spent"}
     assert set(encoded(found.figures)["per_class"][0]) == {"class", "n", "top1", "interval", "noise"}
     assert replace(found, warnings=("more",)).sha256 == found.sha256 != replace(found, n=1).sha256
 

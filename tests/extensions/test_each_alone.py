@@ -76,10 +76,16 @@ IMPORTED = """
 import pkgutil, sys
 from importlib import import_module
 import dpfc_cli
+from dpfc_cli.errors import UserError
 assert dpfc_cli.__path__[0].startswith(sys.argv[1])
 for each in pkgutil.walk_packages(dpfc_cli.__path__, "dpfc_cli."):
     if ".beside." not in each.name and not each.name.endswith("__main__"):
-        import_module(each.name)
+        try:
+            import_module(each.name)
+        except UserError:
+            pass  # It lacks a package that it needs, and says so.
+        except ModuleNotFoundError as error:
+            assert not error.name.startswith("dpfc_cli"), error
 from dpfc_cli.cli.app import app, register
 register()
 print(*(each.name for each in app.registered_commands))
@@ -88,6 +94,7 @@ print(*(each.name for each in app.registered_commands))
 """It imports every module but those that are copied beside exports, and prints the commands."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extension", EXTENSIONS)
 def test_without_an_extension_all_else_can_be_imported_and_only_its_commands_are_gone(
     extension: str, tmp_path: Path

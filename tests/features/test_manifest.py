@@ -12,12 +12,13 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.inventory import inventory
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.records.findings import check
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import card_of
-from dpfc_cli.training.request import Privacy, facts_of
 from tests.hostile import DATE, altered, places, standing
 from tests.support import refuses, replace
 

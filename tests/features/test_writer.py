@@ -289,6 +289,18 @@ def test_rows_are_made_null_records_by_a_mask_and_keep_their_groups(tmp_path: Pa
         assert broken.counts == {"train": 3}
 
 
+def test_a_shard_that_the_disk_changed_before_the_set_was_whole_is_noticed(folder: Path, partial: Path) -> None:
+    """The manifest has the digest of what was written, and not of what is read again."""
+    w = writer(folder)
+    file, *_ = make(w)
+    data = bytearray((partial / file).read_bytes())
+    data[-1] ^= 1
+    (partial / file).write_bytes(data)
+    w.finish()
+    with refuses("damaged"):
+        FeatureSet(folder).verify("train")
+
+
 def test_a_place_that_holds_something_else_is_refused(folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
     with refuses("missing"):

@@ -12,9 +12,9 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import replace as replace_file
 from dpfc_cli.heads.head import Head, encoded, newest, save, try_place
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.records.card import card_of
-from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
 from tests.support import refuses, replace
 

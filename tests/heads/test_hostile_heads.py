@@ -18,12 +18,12 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head, check_card
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.records.card import card_of
 from dpfc_cli.records.claims import Release, epsilon_of, mu_of
 from dpfc_cli.records.findings import check
 from dpfc_cli.structs import decoded
-from dpfc_cli.training.request import Privacy
 from tests.hostile import altered, calibrated, card_as_written, places
 from tests.support import refuses
 
@@ -110,18 +110,6 @@ def test_a_whole_number_is_a_number() -> None:
     check(card_of(card))
     with pytest.raises(ValueError, match="positive"):
         check(card_of({**card, "options": {**card["options"], "learning_rate": -5}}))
-
-
-def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """safetensors raises MemoryError without a word about the file."""
-
-    def full(*given: object, **others: object) -> None:
-        raise MemoryError
-
-    path = written(folder, json.dumps(EXACT))
-    monkeypatch.setattr("safetensors.safe_open", full)
-    with refuses("memory"):
-        Head.load(path)
 
 
 def test_a_head_that_memory_cannot_hold_is_refused_before_it_takes_any(

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from dpfc_cli.heads.head import Head, encoded, located, shown
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.records.card import card_of
-from dpfc_cli.training.request import Privacy
 from tests.backbones.test_hub import Home, serving
 from tests.hostile import calibrated, card_as_written
 from tests.support import refuses

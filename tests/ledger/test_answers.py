@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpfc_cli.extraction.importing import import_features
 
 import dpfc_cli as dpfc
 from dpfc_cli.features import hdf5, reader
@@ -37,7 +36,7 @@ from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import plan
-from tests.support import blobs, other_source, refuses, replace, shards_of
+from tests.support import blobs, feature_set, other_source, refuses, replace, shards_of
 from tests.training.conftest import features, seen
 from tests.training.requests import charges, ledger, states
 from tests.training.stopped import STEPS, Listener, assert_one_answer_each, failing, kept, killed_at, train
@@ -270,13 +269,13 @@ def test_a_training_on_another_set_is_left_alone(
 ) -> None:
     """Even one of the same records, or of the same name."""
     killed_at(2, monkeypatch)
-    other = import_features(Path("raw.npz"), tmp_path / "other", classes=("a", "b", "c")).features
+    other = feature_set(Path("raw.npz"), tmp_path / "other", classes=("a", "b", "c"))
     observer = Listener()
     train(other, observer)
     assert (len(kept()), states(features)) == (1, ["charged", "written"])
     assert not any("other training" in text for text in observer.said)
     shutil.move("set", "elsewhere")
-    train(import_features(Path("raw.npz"), tmp_path / "set", classes=("a", "b", "c")).features)
+    train(feature_set(Path("raw.npz"), tmp_path / "set", classes=("a", "b", "c")))
     assert (len(kept()), states(features)) == (1, ["charged", "written", "written"])
     train(FeatureSet(Path("elsewhere")))
     assert states(features) == ["written"] * 3
@@ -573,9 +572,9 @@ def test_what_is_private_is_for_its_owner_alone_whatever_the_umask(
 
     before = os.umask(umask)
     try:
-        import_features(Path("set.npz"), tmp_path / "set", classes=3)
+        feature_set(Path("set.npz"), tmp_path / "set", classes=3)
         with shards_of(40), pytest.raises(KeyboardInterrupt):
-            import_features(Path("begun.npz"), tmp_path / "begun", classes=3, progress=stopped)
+            feature_set(Path("begun.npz"), tmp_path / "begun", classes=3, progress=stopped)
         killed_at(2, monkeypatch)
     finally:
         os.umask(before)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import RESERVE, Cap, Charge, Fact, Merge
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for
+from dpfc_cli.privacy.filters import RESERVE
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
 from tests.ledger.facts import (
     DELTA,

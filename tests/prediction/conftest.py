@@ -13,7 +13,7 @@ from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.request import Privacy
+from dpfc_cli.privacy.accounting import Privacy
 from tests.backbones.tiny import random_weights, references, write
 from tests.hostile import a_card
 

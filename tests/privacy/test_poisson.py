@@ -12,13 +12,13 @@ from scipy import stats
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy
 from tests.support import CHAIN, plan_of
 
 COARSE = 0.01

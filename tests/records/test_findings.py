@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.records.card import Card, card_of
 from dpfc_cli.records.findings import NOT_INSTALLED, contradictions, findings
 from dpfc_cli.records.statement import document
 from dpfc_cli.structs import Fault
-from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
 
 CARD = card_as_written(calibrated("dp-ls", Privacy(epsilon=0.12345649)))

@@ -39,7 +39,7 @@ from dpfc_cli.ledger.facts import Fact, new_id
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.accounting import Claim, Privacy
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records import statement
 from dpfc_cli.records.findings import findings
@@ -48,7 +48,6 @@ from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
-from dpfc_cli.training.request import Privacy
 from tests.extensions.archives import official
 from tests.extensions.importing import formats
 from tests.extensions.medical import dicoms

@@ -157,7 +157,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> Any:
         raise UserError("No network here.", "None.", code="unreadable")
 
-    places = ("backbones.hub.download", "images.catalogue.fetch", "images.idx.open_digits")
+    places = ("backbones.hub.download", "images.catalogue.fetch", "images.digits.open_digits")
     for place in (*places, "training.run.run", "extraction.extract.make_shards"):
         monkeypatch.setattr(f"dpfc_cli.{place}", refused)
     for name in (*app.COMMANDS, *points.added("dpfc.commands")):

@@ -10,11 +10,12 @@ from safetensors.numpy import save_file
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.file import read as read_ledger
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.options import MethodName
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.training import public_start as start
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
 from tests.support import blobs, feature_set

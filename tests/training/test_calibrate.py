@@ -7,13 +7,14 @@ import pytest
 
 from dpfc_cli.errors import parameter
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width, with_options
-from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import CHAIN, calibrated_at, plan_of, refuses, replace
 
 FACTS = Facts(n=1000, m=3, d=4)

@@ -10,17 +10,17 @@ import pytest
 
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import EVALUATION, Charge, new_id
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
-from dpfc_cli.privacy.accounting import Claim, epsilon_for
+from dpfc_cli.privacy.accounting import Claim, Privacy, epsilon_for
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.records.card import Card
 from dpfc_cli.records.claims import Seeded, figures_fault, mu_of
 from dpfc_cli.training.calibrate import Calibrated, Planned, calibrate
 from dpfc_cli.training.card import card_of, charge_of, charge_of_training, digest_of, path_of, with_ending
-from dpfc_cli.training.request import Privacy, facts_of
 from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, refuses, replace
 from tests.training.requests import FACTS, PLAN

@@ -12,16 +12,17 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import sums
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
-from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
 from tests.hostile import standing
 from tests.support import feature_set, refuses, replace, set_with

@@ -18,6 +18,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import forms
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
@@ -37,7 +38,6 @@ from dpfc_cli.training.machine import (
     training_bytes,
     working_bytes,
 )
-from dpfc_cli.training.request import Privacy
 from tests.closed import closed, failing
 from tests.support import exact_sum, refuses, replace, stream_of
 from tests.training.requests import states

@@ -13,11 +13,11 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import set_population
+from dpfc_cli.ledger.public import check_public, facts_of
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.public import check_public
-from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import blobs, feature_set, refuses, replace, trained
 from tests.training.requests import ready
 from tests.training.stopped import killed
@@ -135,7 +135,7 @@ def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_
     away = FeatureSet(shutil.copytree(other.folder, tmp_path / "away" / other.name))
     check_public(away, "on")
     with refuses("private-records"):
-        check_public(away, "on", head=made.head)
+        check_public(away, "on", card=made.head.card)
 
 
 def test_people_who_are_said_to_be_protected_are_no_public_records(

@@ -19,12 +19,12 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.records.card import Start, card_of
 from dpfc_cli.training import public_start as start
 from dpfc_cli.training.calibrate import HIDES, calibrate, warnings_of
 from dpfc_cli.training.observer import Observer, TrainingWarning
-from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
 from tests.support import blobs, feature_set, refuses, replace
 from tests.training.requests import charges, ledger

@@ -7,8 +7,10 @@ import pytest
 
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import account_name
+from dpfc_cli.ledger.public import facts_of
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.request import Request
 from tests.support import refuses, replace
 from tests.training.requests import small
 

@@ -9,11 +9,12 @@ import pytest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
-from dpfc_cli.privacy.accounting import epsilon_for
+from dpfc_cli.privacy.accounting import Privacy, epsilon_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.lattice import MOST_BITS
@@ -26,7 +27,6 @@ from dpfc_cli.training import charged
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.observer import Observer, TrainingWarning
-from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
 from tests.support import drawn_sigmas, replace, trained
 from tests.training.requests import charges, checked, states

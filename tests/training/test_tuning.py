@@ -14,8 +14,10 @@ import pytest
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Scorer
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Given, Method, factors, scaled
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
@@ -23,7 +25,6 @@ from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.records import statement
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
 from tests.hostile import altered, places
 from tests.support import blobs, feature_set, refuses, replace, stream_of, trained

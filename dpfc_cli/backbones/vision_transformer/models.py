@@ -96,13 +96,14 @@ class Model(Published):
 
 
 # Width, depth and heads of each size.
-_SIZES = {
+_SIZES: dict[str, tuple[int | None, int | None, int]] = {
     "ti": (192, 12, 3),
     "s": (384, 12, 6),
     "b": (768, 12, 12),
     "l": (1024, 24, 16),
     "h": (1280, 32, 16),
     "g": (1536, 40, 24),
+    "g?": (None, None, 16),
     "so400m": (1152, 27, 16),
     "uni2-h": (1536, 24, 24),
 }
@@ -166,18 +167,7 @@ MODELS: dict[str, Model] = {
     "vit-l16": _model("l", 16, "timm/vit_large_patch16_224.augreg_in21k/model.safetensors", **_AUGREG),
     "vit-h14": _model("h", 14, "timm/vit_huge_patch14_224.orig_in21k/model.safetensors", **_AUGREG),
     # Its size is g (1408 wide, 40 deep) or G (1664, 48), both with 16 heads. Zhai et al. use no class token.
-    "vit-g14": Model(
-        home=None,
-        width=None,
-        depth=None,
-        patch=14,
-        heads=16,
-        native=_SQUARE,
-        mean=HALF,
-        std=HALF,
-        activation="gelu_tanh",
-        pool=None,
-    ),
+    "vit-g14": _model("g?", 14, None, native=_SQUARE, statistics=(HALF, HALF), activation="gelu_tanh", pool=None),
     "deit-ti16": _model("ti", 16, "timm/deit_tiny_patch16_224.fb_in1k/model.safetensors", **_DEIT),
     "deit-s16": _model("s", 16, "timm/deit_small_patch16_224.fb_in1k/model.safetensors", **_DEIT),
     "deit-b16": _model("b", 16, "timm/deit_base_patch16_224.fb_in1k/model.safetensors", **_DEIT),

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.batched import Group, Sharded, rows_that_fit
 from dpfc_cli.backbones.checkpoint import Arrays, Parameters
-from dpfc_cli.backbones.family import Wanted
+from dpfc_cli.backbones.family import Backbone, Wanted
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.stated import Activation, stated
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
@@ -89,9 +90,18 @@ def unseen(
     return facts.get("epsilon", model.epsilon), activation
 
 
-class Transformer(Sharded):
-    """A Vision Transformer as a `Backbone`. The tensors are removed from the parameters while they are copied to the
-    devices.
+class Transformer(Backbone):
+    """A Vision Transformer as a `Backbone`. All local devices run it, each on its part of a batch. A batch is computed
+    in parts of one size, so that the intermediates of a part fit into a fixed budget. The tensors are removed from the
+    parameters while they are copied to the devices.
+
+    Args:
+        wanted: what is to be loaded. The batch is rounded up to suit the devices.
+        weights: what the manifest says about the weights.
+        parameters: the content of the checkpoint.
+        architecture: what the parameters do not show.
+        mean: of the preprocessing, for each channel. The same for std, the standard deviation.
+
     """
 
     def __init__(
@@ -103,20 +113,24 @@ class Transformer(Sharded):
         mean: Triple,
         std: Triple,
     ) -> None:
-        super().__init__(wanted, weights, mean, std)
-        kernel = parameters.outer["patch.weight"]
+        assert wanted.geometry is not None
+        shape, crop = wanted.image_shape, wanted.geometry.crop
+        if shape != (crop, crop, 3):
+            raise ValueError(f"pictures of shape {shape} do not fit this backbone with crop {crop}")
+        recipe = Recipe(name=str(wanted.preprocess), geometry=wanted.geometry, mean=mean, std=std)
+        kernel, mlp = parameters.outer["patch.weight"], parameters.blocks[0]
         patch, width = kernel.shape[0], int(kernel.shape[-1])
-        self.dim = 2 * width if architecture.pool == "cls+mean" else width
-        mlp = parameters.blocks[0]
         gated = mlp["fc1.weight"].shape[1] != len(mlp["fc2.weight"])
-        crop = self.recipe.geometry.crop
         grid = crop // patch
-        self.patch, self.architecture = patch, architecture
-        self._run = partial(_features, patch=patch, architecture=architecture, recipe=self.recipe)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
-        self._divide(rows(tokens, parameters.blocks[0], architecture.heads), wanted.batch)
-        self._description |= {
+        self.name, self._shape = wanted.name, tuple(shape)
+        self.dim = 2 * width if architecture.pool == "cls+mean" else width
+        self._description = {
+            "name": self.name,
+            "weights": weights,
+            "preprocessing": recipe.describe(),
+            "input": [crop, crop, 3],
             "grid": [grid, grid],
             "architecture": {
                 "width": width,
@@ -132,23 +146,49 @@ class Transformer(Sharded):
             "precision": str(kernel.dtype),
             "dim": self.dim,
         }
+        devices = jax.local_devices()
+        most = len(devices) * rows(tokens, mlp, architecture.heads)
+        self._parts = -(-(wanted.batch or most) // most)
+        # Each device takes the same number of rows of a part.
+        unit = self._parts * len(devices)
+        self.batch = -(-(wanted.batch or most) // unit) * unit
+        mesh = Mesh(np.array(devices), ("batch",))
+        self._sharding = NamedSharding(mesh, PartitionSpec("batch"))  # type: ignore[no-untyped-call]
+        everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+
+        def placed(arrays: Arrays) -> vit.Group:
+            # Each one is freed on the host after it was copied.
+            return {name: jax.device_put(arrays.pop(name), everywhere) for name in list(arrays)}
+
         outer = _joined(parameters, grid)
         parameters.outer.clear()
-        self.outer = self._placed(outer)
-        self.blocks = [self._placed(block) for block in parameters.blocks]
+        self.outer, self.blocks = placed(outer), [placed(block) for block in parameters.blocks]
+        self._run = partial(_features, patch=patch, architecture=architecture, recipe=recipe)
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._description)
+
+    def traced(self, pixels: jax.Array) -> jax.Array:
+        found: jax.Array = self._run(pixels, self.outer, self.blocks)
+        return found
+
+    def _compute(self, whole: np.ndarray) -> jax.Array:
+        parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
+        out = [self.traced(part) for part in parts]
+        return jnp.concatenate(out) if len(out) > 1 else out[0]
 
 
 @partial(jax.jit, static_argnames=("patch", "architecture", "recipe"))
 def _features(
     pixels: jax.Array,
-    outer: Group,
-    blocks: list[Group],
+    outer: vit.Group,
+    blocks: list[vit.Group],
     *,
     patch: int,
     architecture: vit.Architecture,
     recipe: Recipe,
 ) -> jax.Array:
-    return vit.features(outer, blocks, patches(seen(pixels, recipe), patch), architecture)
+    return vit.features(outer, blocks, patches(seen(pixels, recipe.mean, recipe.std), patch), architecture)
 
 
 def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
@@ -168,7 +208,11 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
 
 
 def rows(tokens: int, block: Arrays, heads: int) -> int:
-    """Rows per device. A row's intermediates are those of one block and the attention scores."""
+    """The rows that a device computes at a time, 256 at most: their intermediates are those of one block and the
+    attention scores.
+    """
     width, hidden = block["fc1.weight"].shape
     row = tokens * (4 * (2 * hidden + 6 * width) + 8 * heads * tokens)
-    return rows_that_fit(row)
+    # On CPUs more than 32 MB would be taken from the system anew, and emptied by it, for each part.
+    budget = 32 << 20 if jax.default_backend() == "cpu" else 4 << 30
+    return int(max(1, min(budget // row, 256)))

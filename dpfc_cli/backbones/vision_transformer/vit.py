@@ -17,16 +17,19 @@ With float32, matrix products use full float32 precision, also on devices that w
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.batched import Group, dense, gelu, norm, product, tensor_cores
 from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.preprocess import antialiased, interpolated
 from dpfc_cli.backbones.stated import Activation
+
+Group = dict[str, jax.Array]
+"""The parameters of a part of a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +172,43 @@ def _activate(x: jax.Array, activation: Activation) -> jax.Array:
         return x * jax.nn.sigmoid(1.702 * x)
     if activation == "gelu_tanh":
         return jax.nn.gelu(x, approximate=True)
-    return gelu(x)
+    # jax.nn.gelu uses the complementary error function, which takes three times as long and is no better here.
+    return x * (0.5 + 0.5 * jax.lax.erf(x * 0.5**0.5))
 
 
 def _under(group: Group, prefix: str) -> Group:
     return {name.removeprefix(prefix): array for name, array in group.items() if name.startswith(prefix)}
+
+
+# Layers
+
+
+@cache
+def tensor_cores() -> bool:
+    """Whether JAX computes on an NVIDIA GPU that has units for products of bfloat16 (compute capability 8)."""
+    generation = str(getattr(jax.local_devices()[0], "compute_capability", "")).partition(".")[0]
+    return generation.isdigit() and int(generation) >= 8
+
+
+def product(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The matrix product of two arrays of one type, summed in float32. It is float32, but of their type on an NVIDIA
+    GPU, which would wait for its memory otherwise.
+    """
+    # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
+    precision = "highest" if x.dtype == jnp.float32 else None
+    kept = x.dtype if tensor_cores() else jnp.float32
+    product: jax.Array = jnp.matmul(x, y, precision=precision, preferred_element_type=kept)
+    return product
+
+
+def dense(x: jax.Array, group: Group, name: str) -> jax.Array:
+    """An affine map of the last axis, as float32."""
+    kernel = group[f"{name}.weight"]
+    return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
+
+
+def norm(x: jax.Array, group: Group, name: str, epsilon: float | jax.Array) -> jax.Array:
+    """Layer normalisation over the last axis, in float32."""
+    centred = x - x.mean(-1, keepdims=True)
+    scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
+    return centred * scale * group[f"{name}.weight"] + group[f"{name}.bias"]

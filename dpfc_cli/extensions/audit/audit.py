@@ -23,7 +23,7 @@ from dpfc_cli.extensions.audit.signals import Signals
 from dpfc_cli.methods import METHODS, AnyMethod, method_named
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.options import takes
-from dpfc_cli.privacy.accounting import Guarantee
+from dpfc_cli.privacy.accounting import Guarantee, Privacy
 from dpfc_cli.privacy.chain import run as run_chain
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
@@ -33,7 +33,6 @@ from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.progress import Progress
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy
 
 DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""

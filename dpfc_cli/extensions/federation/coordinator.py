@@ -23,6 +23,7 @@ from dpfc_cli.extensions.federation.plan import Federation
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.facts import now
+from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.chain import Linear, arrays, to_json
@@ -37,7 +38,6 @@ from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public_start import vectors_for
-from dpfc_cli.training.request import SPLIT
 
 GIVING = 30.0
 """Seconds for which a site that is away is asked again when there is a new head for it."""

@@ -33,9 +33,10 @@ from dpfc_cli.files import bytes_in, json_in
 from dpfc_cli.folders import LEDGER_KEYS
 from dpfc_cli.ledger.facts import new_id
 from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import FEDERATED, METHODS
 from dpfc_cli.methods.public_head import PublicHead
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, default_delta
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Privacy, default_delta
 from dpfc_cli.privacy.facts import Adjacency, Facts, Unit
 from dpfc_cli.privacy.lattice import lattice_for
 from dpfc_cli.privacy.oracle import Mechanism
@@ -46,7 +47,6 @@ from dpfc_cli.structs import Count, Fault, Id, Record, Scalar, Values, decoded, 
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.public_start import check as check_start
 from dpfc_cli.training.public_start import vectors_for
-from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.version import TRAINING, code_digest
 
 PLAN, AGAIN = "a plan", "Name the file, or ask whoever made it for it again."

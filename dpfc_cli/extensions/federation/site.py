@@ -30,6 +30,7 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.ledger.answers import is_held
 from dpfc_cli.ledger.facts import Outcome, now
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.forms import check as check_query
@@ -40,7 +41,7 @@ from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.charged import Charged, charged_before, check_charge
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request, facts_of
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import Trained, run
 
 

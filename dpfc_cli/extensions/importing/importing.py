@@ -1,7 +1,7 @@
 """Making a feature set of features that another program computed."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,14 +77,13 @@ def import_features(wanted: Import) -> Imported:
         return Imported(*make_of(found.splits, source, out, wanted, wanted.dtype))
 
 
-@contextmanager
-def _tables(wanted: Import, path: Path, folder: Path | None, classes: tuple[str, ...]) -> Iterator[Tables]:
+def _tables(
+    wanted: Import, path: Path, folder: Path | None, classes: tuple[str, ...]
+) -> AbstractContextManager[Tables]:
     if folder is not None:
-        yield slides.pooled(folder, wanted, classes)
-        return
+        return nullcontext(slides.pooled(folder, wanted, classes))
     slides.refuse(wanted)
-    with opened(path, wanted.column, wanted.label_column, wanted.group_column) as found:
-        yield found
+    return opened(path, wanted.column, wanted.label_column, wanted.group_column)
 
 
 def _checked(wanted: Import, path: Path, found: Tables, classes: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -28,14 +28,15 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.caps import allowed
 from dpfc_cli.ledger.facts import Cap
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.public import SPLIT, facts_of
 from dpfc_cli.methods import FEDERATED, method_named
 from dpfc_cli.options import Option, takes
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.records.statement import meaning
 from dpfc_cli.show.document import Told
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.training.calibrate import FITTED, HIDES, POOR, Calibrated, calibrate, kept, warnings_of_width
-from dpfc_cli.training.request import SPLIT, Privacy, facts_of
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.planning.stand_in import StandIn

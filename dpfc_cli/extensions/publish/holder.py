@@ -14,6 +14,7 @@ from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.progress import Progress
 from dpfc_cli.records.figures import Figures
@@ -22,7 +23,6 @@ from dpfc_cli.report import account as accounts
 from dpfc_cli.report import evaluated
 from dpfc_cli.rounding import with_interval
 from dpfc_cli.show.document import Block, Section, Words
-from dpfc_cli.training.card import without_charge
 from dpfc_cli.verification import verify
 
 NOTICE = (

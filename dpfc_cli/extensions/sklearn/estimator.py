@@ -36,6 +36,7 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.ledger.totals import Account
 from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
@@ -45,7 +46,7 @@ from dpfc_cli.sources.classes import MOST_ASSERTED, class_names, composed, state
 from dpfc_cli.sources.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import SPLIT, Request, Training
+from dpfc_cli.training.request import Request, Training
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.train import plan
 

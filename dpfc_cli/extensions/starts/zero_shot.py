@@ -33,13 +33,13 @@ from dpfc_cli.extensions.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Scorer, ordered
+from dpfc_cli.ledger.public import SPLIT, check_public, protected
 from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 from dpfc_cli.reading import lines_in
 from dpfc_cli.sources.classes import by_name, class_names
-from dpfc_cli.training.public import check_public, differing, mean_of, protected
-from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.public import differing, mean_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,12 +14,13 @@ from dpfc_cli.extensions.engine.leader import Leader, digest_of, reached, serve,
 from dpfc_cli.extensions.engine.processes import LostError
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.public import SPLIT, facts_of
 from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.passes import Part
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import SPLIT, Request, facts_of
+from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import plan
 from tests.privacy.test_parts import Threads

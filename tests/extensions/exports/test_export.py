@@ -20,9 +20,9 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.exports import graph
 from dpfc_cli.extensions.exports.export import export
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.records.card import card_of
-from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
 from tests.support import package, refuses, replace
 

@@ -16,9 +16,9 @@ from dpfc_cli.extensions.exports.onnx import Network, rebuilt
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.geometry import PAPER
 from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records.card import card_of
-from dpfc_cli.training.request import Privacy
 from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_vision_transformer import ti16
 from tests.backbones.tiny import build, pictures, random_weights, write

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from dpfc_cli.extensions.federation.card import Federated, Site
-from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
+from dpfc_cli.privacy.accounting import Guarantee, Privacy, epsilon_for, mu_for
 from dpfc_cli.records import statement
 from dpfc_cli.records.card import card_of
 from dpfc_cli.records.findings import findings
 from dpfc_cli.rounding import epsilon
-from dpfc_cli.training.request import Privacy
 from tests.hostile import calibrated, card_as_written
 from tests.support import replace
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpfc_cli.features.manifest import load
 from tests.cli.conftest import Dpfc, each_is_refused, error_of, refusal
 from tests.support import blobs
 
@@ -53,7 +54,9 @@ def test_mistakes_are_named(dpfc: Dpfc, texts: Path) -> None:
         "nowhere.parquet": "missing path nowhere.parquet", "texts --classes 3 --column vector": "missing column",
         "texts": "conflict classes", "texts --classes 2": "bad-record classes",
         "texts --classes ²": "missing classes", "texts --out ledger.sqlite": "bad-value out",
-        "texts --out a/b.partial": "bad-value out", "texts --population dataset:digits": "bad-value population",
+        "texts --out a/b.partial": "bad-value out",
+        "texts --classes 3 --out texts/train-00000-of-00001.parquet/x": "unwritable out",
+        "texts --population dataset:digits": "bad-value population",
     }  # fmt: skip
     each_is_refused(dpfc, mistakes, "import")
 
@@ -113,3 +116,31 @@ def test_slides_without_a_test_split_are_told_how_their_table_makes_one(dpfc: Dp
     assert "'split'" not in dpfc(*line, "--out", "both").stderr
     unknown = dpfc(*line, "--pool-by", "person", "--out", "other", "--json", ends=2)
     assert refusal(unknown) == "unknown-name pool_by person"
+
+
+# What it asks of a newcomer
+
+IMPORT = ("import", "scans.npz", "--classes", "2")
+
+
+@pytest.fixture
+def scans(dpfc: Dpfc) -> None:
+    """60 records of 20 patients."""
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.savez("scans.npz", train_x=x, train_y=np.arange(60) % 2, train_patient_id=np.arange(60) % 20)
+
+
+def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, scans: None) -> None:
+    refused = dpfc(*IMPORT, ends=2).stderr
+    assert all(word in refused for word in ("--group-column", "patient_id", "--each-record-is-a-person"))
+    assert not Path("features").exists() or not list(Path("features").iterdir())
+    assert dpfc(*IMPORT, "--group-column", "patient_id", "--out", "persons").exit_code == 0
+    assert load(Path("features/persons")).splits["train"].groups == 20
+    assert dpfc(*IMPORT, "--each-record-is-a-person", "--out", "records").exit_code == 0
+    assert not load(Path("features/records")).grouped
+
+
+def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes(dpfc: Dpfc, scans: None) -> None:
+    for answer, code in (("\n", 2), ("", 130), ("y\n", 0)):
+        assert "[y/N]" in dpfc(*IMPORT, answer=answer, ends=code).stderr
+        assert Path("features/imported").exists() == (code == 0)

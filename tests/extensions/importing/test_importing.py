@@ -105,22 +105,24 @@ def test_splits_that_do_not_fit_together_are_refused(tmp_path: Path, single: Arr
             made(npz(tmp_path, single | test), tmp_path / "set")
 
 
-def test_values_that_make_no_sense_are_refused_before_the_source_is_read(tmp_path: Path) -> None:
-    for given, code in (
-        ({"dtype": "float64"}, "unknown-name"),
-        ({"labels_per_record": 0}, "bad-value"),
-        ({"hold_out": 1.5}, "bad-value"),
-        ({"hold_out": 0.0}, "bad-value"),
-    ):
-        with refuses(code):
-            import_features(tmp_path / "nothing", tmp_path / "set", **given)
-
-
 def test_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, single: Arrays) -> None:
     """Such names are legal on POSIX systems."""
     source = npz(tmp_path, single).rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.npz"))
     assert made(source, tmp_path / "set").manifest.source["identity"]["imported"] == source.name
     assert not import_features(source, tmp_path / "set", classes=3).made
+
+
+def test_a_set_is_called_imported_unless_it_has_a_name_that_can_be_one(
+    tmp_path: Path, single: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    npz(tmp_path, single)
+    first, again = (import_features("a.npz", classes=["a", "b", "c"]) for _ in range(2))
+    assert (first.features.name, first.made, again.made) == ("imported", True, False)
+    assert (tmp_path / "features" / "imported" / "manifest.json").exists()
+    for name in ("x.partial", "ledger.sqlite", " "):
+        with refuses("bad-value", parameter="out"):
+            import_features("a.npz", name)
 
 
 # Going on

@@ -24,13 +24,13 @@ from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods import METHODS
 from dpfc_cli.options import MethodName
 from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.records import statement
 from dpfc_cli.training import check, public, tuning
 from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
-from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
 from tests.support import blobs, feature_set, refuses, replace
 from tests.training import test_public as public_sets

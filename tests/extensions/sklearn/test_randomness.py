@@ -6,10 +6,10 @@ import pytest
 
 from dpfc_cli.extensions.sklearn.estimator import PrivateClassifier
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy
 from tests.support import blobs, stream_of
 from tests.test_randomness import D, M, N, System, replayed
 

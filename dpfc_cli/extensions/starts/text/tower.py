@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.batched import Group, norm, product
 from dpfc_cli.backbones.checkpoint import Parameters, gathered
 from dpfc_cli.backbones.family import Wanted
 from dpfc_cli.backbones.hub import Located
@@ -29,6 +28,7 @@ from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import checked
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
+from dpfc_cli.backbones.vision_transformer.vit import Group, norm, product
 from dpfc_cli.errors import damaged, parameter
 from dpfc_cli.extensions.starts.text.tokenizer import Encoded
 from dpfc_cli.progress import Progress

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-NOTEBOOKS = sorted(Path(__file__).parents[1].glob("examples/notebooks/*.ipynb"))
+NOTEBOOKS = sorted(Path(__file__).parents[2].glob("examples/notebooks/*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: str(path.stem))
