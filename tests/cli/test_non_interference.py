@@ -124,6 +124,13 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "cap 1 --features copy",
         "budget --features copy --json",
     ),
+    "two ledgers": (
+        "population ward7 --features elsewhere/fresh",
+        "train --features elsewhere/fresh --epsilon 1 --method dp-ls --json",
+        "merge elsewhere --apart ward7 --by me",
+        f"{PRIVATE} --method dp-ls --json",
+        "budget --json",
+    ),
     "refusals under a cap": (
         f"{PRIVATE} --method dp-ls --by {'x' * 101}",
         "cap 3 --features private --delta 0.5",
@@ -133,13 +140,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 }
 if "import" in points.added("dpfc.commands"):
     SCENARIOS |= {
-        "two ledgers": (
-            "import arrays --out elsewhere/fresh --classes 3 --labels-per-record 1 --population ward7",
-            "train --features elsewhere/fresh --epsilon 1 --method dp-ls --json",
-            "merge elsewhere --apart ward7 --by me",
-            f"{PRIVATE} --method dp-ls --json",
-            "budget --json",
-        ),
         "an import": (
             "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
             "import arrays --out again --classes 3 --labels-per-record 1",

@@ -166,9 +166,14 @@ def written_worlds(top: Path) -> dict[str, Path]:
         for i, each in enumerate(SETS):
             os.utime(folder / "features" / each / MANIFEST, (i, i))
         x, y = records(1)
+        clean = {**raw, "train_x": np.nan_to_num(x), "train_y": y[:, 0].clip(0, M - 1)}
         (folder / "arrays").mkdir()
-        for part, array in {**raw, "train_x": np.nan_to_num(x), "train_y": y[:, 0].clip(0, M - 1)}.items():
+        for part, array in clean.items():
             np.save(folder / "arrays" / f"{part}.npy", array)
+        np.savez(top / "clean.npz", **clean)
+        with pytest.MonkeyPatch.context() as patch:
+            counted_up(patch, 10**5)
+            feature_set(top / "clean.npz", folder / "elsewhere" / "fresh", classes=CLASSES, labels_per_record=1)
         write_pictures(folder / "pictures", y[:12, 0], damaged=name == "strange")
     return made
 

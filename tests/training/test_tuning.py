@@ -22,7 +22,6 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.records import statement
 from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.tuning import Draw, Trials, drawn, prepare, quality
@@ -155,11 +154,6 @@ def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known
         assert charges(features) == ()
     head = trained(private, after, tmp_path).head
     assert json.loads(head.card.json)["tuning"]["name"] == "known"
-    assert (
-        statement.document(head.card, "")
-        .facts["tuned on"]
-        .startswith("known: 12 settings on 300 of its records of 3 classes")
-    )
 
 
 def test_a_choice_that_was_stopped_goes_on(
