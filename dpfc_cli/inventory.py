@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpfc_cli.annotations.nulls import REFUSED
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import GO_ON, begun, finished
 from dpfc_cli.features.reader import FeatureSet
@@ -15,7 +16,6 @@ from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.card import Card
-from dpfc_cli.sources.nulls import REFUSED
 
 
 @dataclass(frozen=True, kw_only=True)

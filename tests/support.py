@@ -18,6 +18,9 @@ import pytest
 import typer
 
 from dpfc_cli import points
+from dpfc_cli.annotations.classes import class_names, coded, numbers_of, stated
+from dpfc_cli.annotations.groups import keys_in
+from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.cli.app import app, main, register
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.arrays import Source, in_memory, make_of
@@ -40,9 +43,6 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Grid, Hessians, Mean, Query
-from dpfc_cli.sources.classes import class_names, coded, numbers_of, stated
-from dpfc_cli.sources.groups import keys_in
-from dpfc_cli.sources.nulls import Broken
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check
 from dpfc_cli.training.observer import Observer

@@ -13,7 +13,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.images.pictures import Held
 from dpfc_cli.images.sets import DataSet, Listed, entry_of, image_set
-from dpfc_cli.sources.classes import coded
+from dpfc_cli.annotations.classes import coded
 
 CLASSES = ("dark", "grey", "light")
 

@@ -18,7 +18,7 @@ FEW = 30
 
 def unless_persons(make: Callable[..., Made]) -> Made:
     """What make() makes. If some records seem to be of one person, a user at a terminal is asked first."""
-    from dpfc_cli.sources.person_hints import PersonsNoticedError
+    from dpfc_cli.annotations.person_hints import PersonsNoticedError
 
     try:
         return make()

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dpfc_cli.annotations.groups import Keys, grouped
+from dpfc_cli.annotations.nulls import Broken
+from dpfc_cli.annotations.split_files import held_out
 from dpfc_cli.arrays import Rows, sliced
 from dpfc_cli.errors import parameter, quoted, unwritable
 from dpfc_cli.extraction import making
@@ -23,9 +26,6 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.groups import Keys, grouped
-from dpfc_cli.sources.nulls import Broken
-from dpfc_cli.sources.split_files import held_out
 
 ROWS, BLOCK = 4_096, 2**26
 """The most rows that are read at once, and their bytes in float64."""

@@ -18,6 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones
+from dpfc_cli.annotations.classes import class_names
+from dpfc_cli.annotations.groups import Grouping, Rule, rule_of
+from dpfc_cli.annotations.nulls import Broken, naming
+from dpfc_cli.annotations.person_hints import persons_noticed, refuse_both
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import GUARDED, Faults, Note, conflict, counted, parameter
 from dpfc_cli.extraction import making
@@ -35,10 +39,6 @@ from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.classes import class_names
-from dpfc_cli.sources.groups import Grouping, Rule, rule_of
-from dpfc_cli.sources.nulls import Broken, naming
-from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
 Advance = Callable[[int, int], None]
 Wanted = Iterator[tuple[PlannedShard, sets.Decoder, int, int]]

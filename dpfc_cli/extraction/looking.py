@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import outputs
+from dpfc_cli.annotations.metadata import without
+from dpfc_cli.annotations.nulls import naming
 from dpfc_cli.errors import GUARDED, Faults, Note, UserError, conflict, parameter
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.extract import OPENING, broken_of, checked, described, folder_of, opened
@@ -13,8 +15,6 @@ from dpfc_cli.extraction.fetching import Needed
 from dpfc_cli.extraction.request import Extraction
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.metadata import without
-from dpfc_cli.sources.nulls import naming
 from dpfc_cli.threads import cores
 
 DECODING = "Decoding"

@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from dpfc_cli.annotations.groups import Grouping
+from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
 from dpfc_cli.ledger.populations import check_new, check_same, register
-from dpfc_cli.sources.groups import Grouping
-from dpfc_cli.sources.nulls import Broken
 
 
 class Made(NamedTuple):

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from dpfc_cli import points
+from dpfc_cli.annotations.nulls import MOST_NULL
 from dpfc_cli.backbones import BACKBONES, MODELS, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import conflict, missing, parameter, quoted, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.nulls import MOST_NULL
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
 """Panels of the help."""

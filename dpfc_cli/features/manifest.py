@@ -21,10 +21,10 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from dpfc_cli.annotations.classes import Origin
 from dpfc_cli.errors import damaged, missing, quoted
 from dpfc_cli.files import json_in
 from dpfc_cli.reading import unread
-from dpfc_cli.sources.classes import Origin
 from dpfc_cli.structs import Count, Digest, Fault, Fraction, Id, Open, Record, Scalar, Values, decoded, encoded
 
 MANIFEST = "manifest.json"

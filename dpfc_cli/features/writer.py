@@ -37,6 +37,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dpfc_cli import files
+from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.lookup import GO_ON
@@ -44,7 +45,6 @@ from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, lo
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard, ShardSink, number_of_shards, shard_ranges, without_label, writing
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.sources.nulls import Broken
 
 SETTINGS = "settings.json"
 """The name of the file in which an unfinished set says what it is made of and how."""

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpfc_cli import points
+from dpfc_cli.annotations.classes import stated
+from dpfc_cli.annotations.groups import RULES
 from dpfc_cli.downloads import Remote, fetch
 from dpfc_cli.errors import Faults, UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
-from dpfc_cli.sources.classes import stated
-from dpfc_cli.sources.groups import RULES
 
 GROUP = "dpfc.sources"
 

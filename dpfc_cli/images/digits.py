@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import coded
 from dpfc_cli.images.pictures import Held
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
-from dpfc_cli.sources.classes import coded
 
 CLASSES = tuple("0123456789")
 FILES = {"digits-images-idx3-ubyte": 16, "digits-labels-idx1-ubyte": 8}

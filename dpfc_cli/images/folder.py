@@ -8,7 +8,7 @@ the sorted order of the folders, and so is the listing: it does not depend on th
 listed when the set is opened and decoded when they are asked for, so a set may be larger than memory.
 
 The labels may also stand in a table: one that the operator names, or `metadata.csv` beside the images (see
-`sources.metadata`). The second is read if the operator names one of its columns, or if there are no folders of
+`annotations.metadata`). The second is read if the operator names one of its columns, or if there are no folders of
 classes. Folders of classes count where a table has no column of labels, and none is named.
 The images are then those of the table, in the sorted order of their names.
 """
@@ -22,16 +22,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
-from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
-from dpfc_cli.files import NoPlainFileError
-from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
-from dpfc_cli.images.pictures import Files, unread
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, Unlabelled, image_set
-from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import USUAL_NAMES, coded, stated, text_of
-from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
-from dpfc_cli.sources.groups import Rule, key_of
-from dpfc_cli.sources.metadata import (
+from dpfc_cli.annotations.classes import USUAL_NAMES, coded, stated, text_of
+from dpfc_cli.annotations.groups import USUAL_NAMES as PERSONS
+from dpfc_cli.annotations.groups import Rule, key_of
+from dpfc_cli.annotations.metadata import (
     FILE_NAME,
     LETTERS,
     NAMES,
@@ -44,8 +38,8 @@ from dpfc_cli.sources.metadata import (
     refuse_lines,
     usual_column,
 )
-from dpfc_cli.sources.person_hints import column_of, level_of, repeat
-from dpfc_cli.sources.split_files import (
+from dpfc_cli.annotations.person_hints import column_of, level_of, repeat
+from dpfc_cli.annotations.split_files import (
     TEST_SPLITS,
     TRAIN_SPLITS,
     files_below,
@@ -57,6 +51,12 @@ from dpfc_cli.sources.split_files import (
     split_column,
     splits_left_out,
 )
+from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
+from dpfc_cli.files import NoPlainFileError
+from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
+from dpfc_cli.images.pictures import Files, unread
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, Unlabelled, image_set
+from dpfc_cli.reading import readable
 
 EXPECTED = (
     "Images must be in PATH/<class>/, or in PATH/train/<class>/ and, for testing, PATH/test/<class>/, or in "

@@ -2,8 +2,8 @@
 
 import os
 
+from dpfc_cli.annotations.split_files import files_by_split, files_in
 from dpfc_cli.images.sets import DataSet, ImageSet, Request, Unlabelled
-from dpfc_cli.sources.split_files import files_by_split, files_in
 
 SUFFIX = ".parquet"
 

@@ -24,14 +24,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.annotations.classes import Labels, Origin, labelled, stated
+from dpfc_cli.annotations.groups import NO_PERSON, By, Grouping, Keys, Rule, check_apart, grouped, keys_of
+from dpfc_cli.annotations.split_files import held_out as rule
+from dpfc_cli.annotations.split_files import splits_left_out
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import Faults, conflict, counted, parameter, quoted, secret
 from dpfc_cli.images.pictures import Pictures, Pixels, Preparation, Records, UnreadableError, unread, unreadable
 from dpfc_cli.progress import Progress
-from dpfc_cli.sources.classes import Labels, Origin, labelled, stated
-from dpfc_cli.sources.groups import NO_PERSON, By, Grouping, Keys, Rule, check_apart, grouped, keys_of
-from dpfc_cli.sources.split_files import held_out as rule
-from dpfc_cli.sources.split_files import splits_left_out
 
 UNLABELLED = "it has no label that means a class"
 
@@ -343,7 +343,7 @@ def entry_of(name: str, data: bytes) -> Entry:
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
     """Make a test split from a part of the training pictures, by their own names or by their persons.
 
-    `sources.split_files` says which, and has the errors. In parquet, IDX and CIFAR files pictures have no names,
+    `annotations.split_files` says which, and has the errors. In parquet, IDX and CIFAR files pictures have no names,
     and their places count as names. These change when the files are written anew. Both splits keep the whole's listing.
     """
     train = source.splits["train"]

@@ -27,17 +27,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpfc_cli.annotations import columns
+from dpfc_cli.annotations import person_hints as persons
+from dpfc_cli.annotations.classes import Given, coded, hub_class_names
+from dpfc_cli.annotations.columns import column_of, parquet, rows_of
+from dpfc_cli.annotations.split_files import inside, refuse_twice, rows_by_split, split_column
 from dpfc_cli.errors import GUARDED, UserError, conflict, counted, missing, quoted, secret
 from dpfc_cli.images.pictures import Records, read_file
 from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Entry, ImageSet, Listed, Request, Unlabelled, image_set
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.reading import readable
-from dpfc_cli.sources import columns
-from dpfc_cli.sources import person_hints as persons
-from dpfc_cli.sources.classes import Given, coded, hub_class_names
-from dpfc_cli.sources.columns import column_of, parquet, rows_of
-from dpfc_cli.sources.split_files import inside, refuse_twice, rows_by_split, split_column
 from dpfc_cli.threads import cores
 
 LARGEST_GROUP = 2 << 30

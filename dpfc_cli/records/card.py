@@ -18,12 +18,12 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from dpfc_cli import points
+from dpfc_cli.annotations.classes import Origin
+from dpfc_cli.annotations.groups import By
 from dpfc_cli.geometry import Filter
 from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.privacy.facts import Facts, Unit
 from dpfc_cli.records.claims import Claimed, Seeded, is_time
-from dpfc_cli.sources.classes import Origin
-from dpfc_cli.sources.groups import By
 from dpfc_cli.structs import Count, Fault, Fraction, Json, Number, Record, Scalar, Values, Whole, decoded, encoded
 
 CARDS = "dpfc.cards"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import structs
 
+from dpfc_cli.annotations.classes import Origin
 from dpfc_cli.errors import UserError, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
@@ -35,7 +36,6 @@ from dpfc_cli.records.card import (
 )
 from dpfc_cli.records.claims import Seeded
 from dpfc_cli.rounding import rounded_up
-from dpfc_cli.sources.classes import Origin
 from dpfc_cli.structs import decoded, encoded, fields_of, optional
 from dpfc_cli.version import __version__
 

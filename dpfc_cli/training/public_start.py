@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import by_name
 from dpfc_cli.arrays import BROKEN, arrays_in
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, conflict, parameter, quoted
@@ -32,7 +33,6 @@ from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.records.card import Made
-from dpfc_cli.sources.classes import by_name
 from dpfc_cli.structs import Open, Whole, decoded, encoded
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.public import check_method, recipe

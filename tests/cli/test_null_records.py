@@ -14,7 +14,7 @@ import pytest
 from typer.testing import Result
 
 from dpfc_cli import backbones
-from dpfc_cli.sources.nulls import Broken, naming
+from dpfc_cli.annotations.nulls import Broken, naming
 from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line, refusal
 from tests.support import shards_of, stored
 

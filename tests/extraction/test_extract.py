@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import files
+from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.extraction.request import ExtractionWarning
@@ -20,7 +21,6 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.pictures import Preparation
-from dpfc_cli.sources.nulls import Broken
 from tests.images.pictures import drawn, open_images
 from tests.support import refuses, shards_of, stored
 

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import points
+from dpfc_cli.annotations.classes import composed
+from dpfc_cli.annotations.split_files import TEST_SPLITS, TRAIN_SPLITS, is_clutter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue
 from dpfc_cli.images.pictures import Preparation
 from dpfc_cli.images.sets import DataSet, ImageSet, Request, Split, Unlabelled
-from dpfc_cli.sources.classes import composed
-from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS, is_clutter
 
 
 def unlabelled(kind: str, place: Path) -> Unlabelled:

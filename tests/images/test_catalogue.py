@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.catalogue import check, usages
 from dpfc_cli.images.digits import DIGITS
-from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import added, files, open_images, request
 from tests.support import refuses
 

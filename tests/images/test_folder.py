@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.sets import ImageSet
-from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import SQUARE, files, open_images, png, values
 from tests.support import refuses
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.errors import GUARDED
 from dpfc_cli.images.sets import ImageSet, Split, by_person, held_out
-from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import SQUARE, files, open_images, png, tar, there, values
 from tests.support import refuses
 

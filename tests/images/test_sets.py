@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfc_cli.annotations import split_files
+from dpfc_cli.annotations.classes import coded
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.pictures import Held
 from dpfc_cli.images.sets import ImageSet, Listed, held_out, image_set, spread
-from dpfc_cli.sources import split_files
-from dpfc_cli.sources.classes import coded
 from tests.images.pictures import SQUARE, files, open_images, request, values
 from tests.support import refuses
 

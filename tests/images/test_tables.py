@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import prefetch, tables
 from dpfc_cli.images.pictures import UnreadableError
 from dpfc_cli.images.sets import by_person
-from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import CLASSES, SQUARE, files, open_images, png, there, unlabelled, values
 from tests.support import refuses
 

@@ -20,6 +20,9 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
+from dpfc_cli.annotations.classes import class_names
+from dpfc_cli.annotations.groups import rule_of
+from dpfc_cli.annotations.split_files import files_by_split
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.archives.cifar import TEN
 from dpfc_cli.extensions.importing import slides
@@ -43,9 +46,6 @@ from dpfc_cli.privacy.accounting import Claim, Privacy
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records import statement
 from dpfc_cli.records.findings import findings
-from dpfc_cli.sources.classes import class_names
-from dpfc_cli.sources.groups import rule_of
-from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from tests.extensions.archives import official

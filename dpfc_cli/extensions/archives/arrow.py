@@ -12,10 +12,10 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from dpfc_cli.annotations.split_files import left_out, refuse_twice
 from dpfc_cli.files import json_in
 from dpfc_cli.images.sets import DataSet, ImageSet, Request, Unlabelled
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.split_files import left_out, refuse_twice
 from dpfc_cli.structs import Json, Kind, Open, decoded
 
 DICT, STATE = "dataset_dict.json", "state.json"

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.annotations.classes import coded
 from dpfc_cli.errors import parameter
 from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
 from dpfc_cli.extensions.archives.tars import UNPACKING, Header
 from dpfc_cli.images.pictures import Held, Pixels
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import coded
 
 SIDE, CHANNELS = 32, 3
 AGAIN = f"Fetch the data set again, or leave out {parameter('data_dir')} to download it."

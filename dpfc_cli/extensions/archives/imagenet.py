@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from dpfc_cli.annotations.classes import coded
 from dpfc_cli.errors import missing, parameter, quoted, secret
 from dpfc_cli.extensions.archives.tars import UNPACKING, Header, Member, members, nested, ranges
 from dpfc_cli.images.folder import open_folder
@@ -22,7 +23,6 @@ from dpfc_cli.images.pictures import read_file
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, image_set
 from dpfc_cli.memory import proved
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import coded
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"

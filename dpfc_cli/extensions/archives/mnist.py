@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import coded
 from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
 from dpfc_cli.images.pictures import Held, Pixels
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import coded
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpfc_cli.annotations.columns import AGAIN
 from dpfc_cli.errors import quoted, unsupported
 from dpfc_cli.files import bytes_in
 from dpfc_cli.images.pictures import check_size
 from dpfc_cli.images.tables import Group, bytes_of, elsewhere, names_in
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.columns import AGAIN
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends a stream."""

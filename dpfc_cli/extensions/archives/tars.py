@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.annotations.split_files import is_clutter
 from dpfc_cli.errors import secret
 from dpfc_cli.images.pictures import Records, check_size
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.split_files import is_clutter
 
 LONGEST_NAME = 1 << 20
 """Bytes of the longest record of a name, or of other facts, that stands before a member. It is read as a whole."""

@@ -15,15 +15,15 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
+from dpfc_cli.annotations.classes import USUAL_NAMES, coded, text_of, usual_label
+from dpfc_cli.annotations.groups import Rule, names_persons
+from dpfc_cli.annotations.person_hints import column_of, level_of
+from dpfc_cli.annotations.split_files import files_by_split, files_in, left_out
 from dpfc_cli.errors import GUARDED, UserError, bad_record, parameter, quoted, secret
 from dpfc_cli.extensions.archives.tars import Member, members, ranges, reading
 from dpfc_cli.files import json_of
 from dpfc_cli.images.kinds import check_readable, ending_of, endings
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, Unlabelled, image_set
-from dpfc_cli.sources.classes import USUAL_NAMES, coded, text_of, usual_label
-from dpfc_cli.sources.groups import Rule, names_persons
-from dpfc_cli.sources.person_hints import column_of, level_of
-from dpfc_cli.sources.split_files import files_by_split, files_in, left_out
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"

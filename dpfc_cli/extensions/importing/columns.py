@@ -20,6 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpfc_cli.annotations import columns, person_hints, split_files
+from dpfc_cli.annotations.classes import USUAL_NAMES, hub_class_names, usual_label
+from dpfc_cli.annotations.columns import is_key, is_label, is_list, parquet
+from dpfc_cli.annotations.csv_files import csv_in
+from dpfc_cli.annotations.groups import GROUPS, Keys, names_persons
+from dpfc_cli.annotations.groups import joined as joined_keys
+from dpfc_cli.annotations.metadata import FILE_NAMES
 from dpfc_cli.arrays import Array, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
 from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, listed, numbered
@@ -27,13 +34,6 @@ from dpfc_cli.extraction.arrays import BLOCK, ROWS
 from dpfc_cli.files import json_of
 from dpfc_cli.memory import check_fits
 from dpfc_cli.reading import readable
-from dpfc_cli.sources import columns, person_hints, split_files
-from dpfc_cli.sources.classes import USUAL_NAMES, hub_class_names, usual_label
-from dpfc_cli.sources.columns import is_key, is_label, is_list, parquet
-from dpfc_cli.sources.csv_files import csv_in
-from dpfc_cli.sources.groups import GROUPS, Keys, names_persons
-from dpfc_cli.sources.groups import joined as joined_keys
-from dpfc_cli.sources.metadata import FILE_NAMES
 
 VALUES = 2**20
 """Values of a CSV file that are read at once."""

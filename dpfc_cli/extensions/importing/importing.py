@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import Labels, check_names, class_names, coded, numbers_of, stated
+from dpfc_cli.annotations.groups import GROUPS, check_apart
+from dpfc_cli.annotations.nulls import naming
+from dpfc_cli.annotations.person_hints import persons_noticed, refuse_both
 from dpfc_cli.errors import GUARDED, Faults, bad_record, conflict, counted, parameter, quoted, secret
 from dpfc_cli.extensions.importing import slides
 from dpfc_cli.extensions.importing.request import Import
@@ -17,10 +21,6 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.options import takes
-from dpfc_cli.sources.classes import Labels, check_names, class_names, coded, numbers_of, stated
-from dpfc_cli.sources.groups import GROUPS, check_apart
-from dpfc_cli.sources.nulls import naming
-from dpfc_cli.sources.person_hints import persons_noticed, refuse_both
 
 _HOT = frozenset(("0", "1", "0.0", "1.0", "False", "True"))
 """Labels of tables with a column for each class."""

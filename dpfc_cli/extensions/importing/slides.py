@@ -19,6 +19,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dpfc_cli import files
+from dpfc_cli.annotations import groups as persons
+from dpfc_cli.annotations.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
+from dpfc_cli.annotations.metadata import Needed, Value, columns_in, rows, usual_column
+from dpfc_cli.annotations.nulls import Broken
+from dpfc_cli.annotations.person_hints import column_of, persons_noticed
+from dpfc_cli.annotations.split_files import rows_by_split, split_column, splits_by_role, splits_left_out
 from dpfc_cli.arrays import FLOATS, sliced
 from dpfc_cli.errors import (
     GUARDED,
@@ -36,12 +42,6 @@ from dpfc_cli.features.hdf5 import arrays_of
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.reading import unread
-from dpfc_cli.sources import groups as persons
-from dpfc_cli.sources.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
-from dpfc_cli.sources.metadata import Needed, Value, columns_in, rows, usual_column
-from dpfc_cli.sources.nulls import Broken
-from dpfc_cli.sources.person_hints import column_of, persons_noticed
-from dpfc_cli.sources.split_files import rows_by_split, split_column, splits_by_role, splits_left_out
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
 """Usual names of columns, without regard to capitals. The first one that is there is taken."""

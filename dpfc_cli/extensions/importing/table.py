@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import text_of
+from dpfc_cli.annotations.groups import keys_in
+from dpfc_cli.annotations.split_files import files_by_ending, is_clutter
 from dpfc_cli.arrays import FLOATS, Array
 from dpfc_cli.errors import counted, damaged, quoted
 from dpfc_cli.extraction.arrays import Records
 from dpfc_cli.memory import check_fits
-from dpfc_cli.sources.classes import text_of
-from dpfc_cli.sources.groups import keys_in
-from dpfc_cli.sources.split_files import files_by_ending, is_clutter
 
 MOST_NAMED = 20
 """Of what is left out, the most names that are said."""

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import USUAL_NAMES
+from dpfc_cli.annotations.groups import GROUPS, names_persons
+from dpfc_cli.annotations.person_hints import column_of
 from dpfc_cli.arrays import NPY, Array, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
 from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, with_groups
 from dpfc_cli.extraction.arrays import BLOCK, ROWS
 from dpfc_cli.features.hdf5 import ARRAYS
-from dpfc_cli.sources.classes import USUAL_NAMES
-from dpfc_cli.sources.groups import GROUPS, names_persons
-from dpfc_cli.sources.person_hints import column_of
 
 NAMES = "{train,test}_{x,y}.npy"
 ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5, .parquet or .csv file"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import backbones, rounding
+from dpfc_cli.annotations.classes import class_names
 from dpfc_cli.errors import UserError, conflict, counted, parameter, quoted
 from dpfc_cli.extensions.planning.request import MOST, Forecasting
 from dpfc_cli.features.reader import FeatureSet
@@ -35,7 +36,6 @@ from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.records.statement import meaning
 from dpfc_cli.show.document import Told
-from dpfc_cli.sources.classes import class_names
 from dpfc_cli.training.calibrate import FITTED, HIDES, POOR, Calibrated, calibrate, kept, warnings_of_width
 
 if TYPE_CHECKING:

@@ -26,6 +26,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dpfc_cli.annotations.classes import MOST_ASSERTED, class_names, composed, stated
+from dpfc_cli.annotations.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
 from dpfc_cli.errors import GUARDED, UserError, conflict, installing, parameter, quoted, unsupported, unwritable
 from dpfc_cli.extraction.arrays import Records, Source, in_memory, make_of
 from dpfc_cli.extraction.request import Making
@@ -42,8 +44,6 @@ from dpfc_cli.options import Option, refuse_unknown
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.statement import SEEDED
 from dpfc_cli.show.document import Values
-from dpfc_cli.sources.classes import MOST_ASSERTED, class_names, composed, stated
-from dpfc_cli.sources.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request, Training

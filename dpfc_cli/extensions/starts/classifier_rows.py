@@ -15,11 +15,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpfc_cli.annotations.classes import by_name
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.extensions.starts.wordnet import WordNet
 from dpfc_cli.files import json_in
 from dpfc_cli.reading import lines_in, readable
-from dpfc_cli.sources.classes import by_name
 
 _LABEL = re.compile(r"n(?P<synset>\d{8})(?:\s+(?P<names>.*))?")
 

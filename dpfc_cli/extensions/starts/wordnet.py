@@ -7,10 +7,10 @@ belongs to one version of WordNet only: the ids of ImageNet (`n02084071`) are th
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from dpfc_cli.annotations.classes import plain
 from dpfc_cli.errors import parameter
 from dpfc_cli.files import bytes_in
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import plain
 
 INDEX, DATA = "index.noun", "data.noun"
 _BELOW = (b"~", b"~i")

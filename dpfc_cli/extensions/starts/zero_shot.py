@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import backbones, outputs
+from dpfc_cli.annotations.classes import by_name, class_names
 from dpfc_cli.backbones import BACKBONES, Wanted
 from dpfc_cli.errors import conflict, counted, missing, parameter, printable, quoted
 from dpfc_cli.evaluation.exact import Evaluation, figures
@@ -38,7 +39,6 @@ from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 from dpfc_cli.reading import lines_in
-from dpfc_cli.sources.classes import by_name, class_names
 from dpfc_cli.training.public import differing, mean_of
 
 

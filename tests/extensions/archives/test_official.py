@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.extensions.archives.cifar import CIFAR10, CIFAR100
 from dpfc_cli.extensions.archives.mnist import FASHION_MNIST, MNIST
-from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import open_images
 from tests.support import refuses
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extensions.archives.tars import LONGEST_NAME
 from dpfc_cli.images.pictures import MOST_BYTES
 from dpfc_cli.images.sets import ImageSet
-from dpfc_cli.sources.groups import rule_of
 from tests.images import test_persons as persons
 from tests.images.pictures import SQUARE, open_images, png, tar, values
 from tests.support import refuses

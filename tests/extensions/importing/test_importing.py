@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 import pytest
 
+from dpfc_cli.annotations.person_hints import PersonsNoticedError
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.sources.person_hints import PersonsNoticedError
 from tests.extensions.importing.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
 from tests.support import refuses, shards_of, stored
 

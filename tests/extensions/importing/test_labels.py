@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.extensions.importing.importing import import_features
+from tests.annotations.test_classes import the_same
 from tests.extensions.importing.formats import Write, hdf5, npy, npz, safetensors
-from tests.sources.test_classes import the_same
 
 
 def of_features(write: Write) -> Callable[[Path, Any], dict[str, Any]]:

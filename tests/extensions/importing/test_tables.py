@@ -27,13 +27,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpfc_cli import memory
+from dpfc_cli.annotations import columns
+from dpfc_cli.annotations.classes import hub_class_names
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extensions.importing.columns import Column
 from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.extraction import arrays
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.sources import columns
-from dpfc_cli.sources.classes import hub_class_names
 from tests.extensions.importing import formats
 from tests.extensions.importing.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
 from tests.hostile import altered, places

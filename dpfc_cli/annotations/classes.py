@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.annotations.split_files import splits_by_role
 from dpfc_cli.errors import (
     GUARDED,
     Faults,
@@ -31,7 +32,6 @@ from dpfc_cli.errors import (
 )
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import lines_in
-from dpfc_cli.sources.split_files import splits_by_role
 
 Origin = Literal["data set", "asserted"]
 """Who states the classes: the data set's own definition, or the operator."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dpfc_cli.annotations.split_files import expanded, files_by_split, files_in, inside
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.split_files import expanded, files_by_split, files_in, inside
 from tests.support import refuses
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.sources.classes import USUAL_NAMES
-from dpfc_cli.sources.metadata import Needed, columns_in, metadata_of, read, refuse_lines
+from dpfc_cli.annotations.classes import USUAL_NAMES
+from dpfc_cli.annotations.metadata import Needed, columns_in, metadata_of, read, refuse_lines
 from tests.support import refuses
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from dpfc_cli.annotations.groups import USUAL_NAMES, names_persons
+from dpfc_cli.annotations.person_hints import PersonsNoticedError, column_of, level_of, repeat
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
-from dpfc_cli.sources.groups import USUAL_NAMES, names_persons
-from dpfc_cli.sources.person_hints import PersonsNoticedError, column_of, level_of, repeat
 from tests.images import test_persons as persons
 from tests.images.pictures import SQUARE, files, open_images
 

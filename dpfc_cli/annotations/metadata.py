@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dpfc_cli.annotations.classes import usual_label
+from dpfc_cli.annotations.csv_files import csv_in
+from dpfc_cli.annotations.split_files import inside
 from dpfc_cli.errors import GUARDED, bad_record, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import usual_label
-from dpfc_cli.sources.csv_files import csv_in
-from dpfc_cli.sources.split_files import inside
 
 NAMES = ("metadata.csv", "metadata.jsonl")
 FILE_NAMES = ("file_name", "filename", "file", "path", "image", "image_id", "image_path", "file_path")

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.annotations.groups import Keys, sha256_of_key
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import named_twice
-from dpfc_cli.sources.groups import Keys, sha256_of_key
 
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli import reading
-from dpfc_cli.sources.classes import class_names, coded, labelled, numbers_of, stated
+from dpfc_cli.annotations.classes import class_names, coded, labelled, numbers_of, stated
 from tests.images.pictures import SQUARE, files, open_images, png, tar, there
 from tests.support import refuses
 

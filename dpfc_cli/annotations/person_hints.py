@@ -11,8 +11,8 @@ A column in which all values differ names no persons, and neither does one that 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dpfc_cli.annotations.groups import key_of, names_persons
 from dpfc_cli.errors import GUARDED, UserError, conflict, parameter
-from dpfc_cli.sources.groups import key_of, names_persons
 
 DEEPEST = 64
 """The deepest level of folders that is looked at."""

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dpfc_cli.annotations.groups import keys_of, rule_of
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.groups import keys_of, rule_of
 from tests.support import refuses
 
 

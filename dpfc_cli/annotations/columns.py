@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpfc_cli.annotations.classes import usual_label
+from dpfc_cli.annotations.groups import Keys, joined, keys_of, names_persons
 from dpfc_cli.errors import UserError, conflict, parameter, quoted
 from dpfc_cli.reading import readable
-from dpfc_cli.sources.classes import usual_label
-from dpfc_cli.sources.groups import Keys, joined, keys_of, names_persons
 
 ROWS = 2**16
 """The rows that are read at once."""
