@@ -8,7 +8,6 @@ cost.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PosixPath
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ ROWS = 2**16
 BUFFER = 1 << 20
 """Bytes of a column that are read from the disk at once."""
 AGAIN = "Fetch the file again, or leave it out."
-Fits = Callable[[Any], bool]
+Fits = Callable[[pa.DataType], bool]
 """Whether a type of a column is one of those that are wanted."""
 
 
@@ -45,25 +44,25 @@ def held(path: Path, table: pa.Table) -> Held:
 
 
 @contextmanager
-def parquet(path: Path) -> Iterator[Any]:
+def parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """A parquet file, as long as the block lasts. UserError if it cannot be read, also in the block."""
     with readable(path, "parquet", AGAIN, pa.ArrowException), _opened(path) as file:
         yield file
 
 
-def _opened(path: Path, *texts: str) -> Any:
+def _opened(path: Path, *texts: str) -> pq.ParquetFile:
     """A parquet file. texts: columns that are read as the numbers of their different values."""
     # Without a buffer PyArrow reads whole columns of a row group, and a file may have only one.
     source = pa.BufferReader(path.parquet) if isinstance(path, Held) else path
     return pq.ParquetFile(source, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
 
 
-def rows_of(file: Any) -> list[int]:
+def rows_of(file: pq.ParquetFile) -> list[int]:
     """How many rows each row group of a parquet file says that it has."""
     return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 
 
-def batches(file: Any, names: list[str], most: int = ROWS, skip: int = 0) -> Iterator[Any]:
+def batches(file: pq.ParquetFile, names: list[str], most: int = ROWS, skip: int = 0) -> Iterator[pa.RecordBatch]:
     """Some columns of a parquet file, at most so many rows at once. Row groups before the first row are not read.
     ValueError if a row group has other rows than it says: records would get the labels of others.
     """
@@ -83,7 +82,7 @@ def batches(file: Any, names: list[str], most: int = ROWS, skip: int = 0) -> Ite
             raise ValueError(f"its row group {number} has other rows than the {rows:,} that it says")
 
 
-def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
+def column_of(file: pq.ParquetFile, path: Path, name: str) -> Iterator[pa.Array]:
     """The values of a column of a parquet file, part by part; nothing if it has no such column. Raises as `batches`."""
     names = file.schema_arrow.names
     if name not in names:
@@ -100,38 +99,38 @@ def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
 # What columns hold
 
 
-def is_text(kind: Any) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def is_integer(kind: Any) -> bool:
+def is_integer(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_integer(kind))
 
 
-def is_key(kind: Any) -> bool:
+def is_key(kind: pa.DataType) -> bool:
     """Whether a column of this type may name persons: integers or texts."""
     return is_integer(kind) or is_text(kind)
 
 
-def is_label(kind: Any) -> bool:
+def is_label(kind: pa.DataType) -> bool:
     """Whether a column of this type may hold labels, one for each row."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return is_key(kind) or bool(pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def is_list(kind: Any) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def seeming(schema: Any, *others: str) -> tuple[str, ...]:
+def seeming(schema: pa.Schema, *others: str) -> tuple[str, ...]:
     """The columns that seem to name persons, by their names. others: columns that are known to hold something else."""
     named = (field for field in schema if field.name not in others and names_persons(field.name))
     return tuple(dict.fromkeys(field.name for field in named if not pa.types.is_nested(field.type)))
 
 
-def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, source: str) -> str:
+def chosen(schema: pa.Schema, given: str | None, fits: Fits, what: str, option: str, source: str) -> str:
     """The given column, or the only one that fits. what: what it holds. option: the parameter that names it. UserError
     if there is no such column, or more than one.
     """
@@ -146,7 +145,7 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
     )
 
 
-def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
+def label_column(schema: pa.Schema, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
     """The column of labels: the one that the user names; or of a usual name; or the only one of numbers beside the
     others. UserError if there is none, or several. what: what it holds.
     """
@@ -158,7 +157,7 @@ def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: 
     return usual or chosen(numbers, None, fits, "labels", "label_column", source)
 
 
-def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
+def same(schema: pa.Schema, name: str, fits: Fits, path: Path) -> pa.DataType:
     """The type of a column that another file has, too. UserError if this file has no such column."""
     if schema.names.count(name) != 1 or not fits(schema.field(name).type):
         raise conflict(
@@ -171,7 +170,7 @@ def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
 # Values
 
 
-def integers(values: Any) -> NDArray[np.int64]:
+def integers(values: pa.Array) -> NDArray[np.int64]:
     """Integers of any width as int64, −1 where there is none, and the largest one in the place of those beyond it."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -180,7 +179,7 @@ def integers(values: Any) -> NDArray[np.int64]:
     return np.asarray(values.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
 
 
-def encoded(part: Any) -> Any:
+def encoded(part: pa.Array) -> pa.DictionaryArray:
     """A part of a column as a dictionary of its different values, with indices."""
     if pa.types.is_string_view(part.type):
         part = part.cast(pa.large_string())
@@ -189,7 +188,7 @@ def encoded(part: Any) -> Any:
     return part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
 
 
-def coded(parts: Iterable[Any]) -> Iterator[tuple[list[Any], NDArray[np.int64]]]:
+def coded(parts: Iterable[pa.Array]) -> Iterator[tuple[list[object], NDArray[np.int64]]]:
     """For each part of a column: its different values, and for each row the place of its own there, −1 for none."""
     for part in map(encoded, parts):
         codes = integers(part.indices)
@@ -199,13 +198,13 @@ def coded(parts: Iterable[Any]) -> Iterator[tuple[list[Any], NDArray[np.int64]]]
         yield part.dictionary.take(pa.array(used)).to_pylist(), places
 
 
-def values_in(parts: Iterable[Any]) -> Iterator[Any]:
+def values_in(parts: Iterable[pa.Array]) -> Iterator[object]:
     """The values of a column, None where there is none. A text that is repeated is held once."""
     for values, places in coded(parts):
         yield from (None if place < 0 else values[place] for place in places.tolist())
 
 
-def keys_in(parts: Iterable[Any], source: str, name: str) -> Keys:
+def keys_in(parts: Iterable[pa.Array], source: str, name: str) -> Keys:
     """The persons that a column names, which `is_key`. UserError if a row has none."""
     found, start = [Keys([], np.zeros(0, np.int64))], 0
 

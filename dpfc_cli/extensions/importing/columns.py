@@ -1,8 +1,8 @@
 """Parquet and CSV files as tables of features: one column of lists of floats, all of one length, or a column of floats
 for each feature; and one column of labels. A CSV file is read as a whole.
 
-Which columns of a CSV hold numbers, and how decimals are written, all values say, and never one of them: a column that
-holds numbers and something else is refused. The other columns stay texts.
+All values say which columns of a CSV hold numbers, and never one of them: a column that holds numbers and something
+else, such as decimal commas, is refused. The other columns stay texts.
 """
 
 import csv
@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dpfc_cli.annotations import columns, person_hints, split_files
 from dpfc_cli.annotations.classes import USUAL_NAMES, hub_class_names, usual_label
@@ -40,8 +40,8 @@ VALUES = 2**20
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
 _INDEX = re.compile(r"|unnamed: ?[0-9]+|index|level_[0-9]+|__index_level_[0-9]+__")
 """What programs call the column of the rows' own numbers or names, in small letters."""
-_NUMBER = "^[+-]?([0-9]+[{0}]?[0-9]*|[{0}][0-9]+)([eE][+-]?[0-9]+)?$"
-"""A number with this decimal mark."""
+_NUMBER = "^[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?$"
+"""A number, perhaps with a decimal comma."""
 _THOUSANDS = "^[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?$"
 """A number that may be written in groups of three digits."""
 
@@ -128,7 +128,7 @@ def _of_csv(path: Path, column: str | None, label_column: str | None, group_colu
         while block := [values for _, values in islice(table.rows, max(1, VALUES // len(parts)))]:
             for part, values in zip(parts, zip(*block, strict=True), strict=True):
                 part.append(pa.array(values, pa.string()))
-        texts = dict[str, Any]()
+        texts = dict[str, pa.ChunkedArray]()
         for name, part in zip(table.names, parts, strict=True):
             values = pc.utf8_trim_whitespace(pa.chunked_array(part))
             # Spreadsheets leave empty columns behind the others.
@@ -147,50 +147,34 @@ def _is_number(text: str) -> bool:
     return False
 
 
-def _numbers(path: Path, texts: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """The columns that hold numbers, as float64. UserError if one of them holds something else, too, or decimals are
-    written in two ways, or may be thousands. separator: what lies between values. In a table for the comma as decimal
+def _numbers(path: Path, texts: Mapping[str, pa.ChunkedArray], separator: str) -> dict[str, pa.ChunkedArray]:
+    """The columns that hold numbers, as float64. UserError if one of them holds something else, too, such as decimal
+    commas, or if its points may be thousands. separator: what lies between values. In a table for the comma as decimal
     mark, which has semicolons, the point may separate thousands.
     """
-    found, odd = dict[str, Any](), list[str]()
-    marks: dict[str, list[str]] = {".": [], ",": []}
-    sure = {".": separator != ";", ",": False}
+    found, odd, points = dict[str, pa.ChunkedArray](), list[str](), list[bool]()
     for name, values in texts.items():
-        numbers, mark = _floats(values), "."
-        if numbers is None:
-            fits = {mark: pc.match_substring_regex(values, _NUMBER.format(mark)) for mark in marks}
-            some = pc.or_(pc.or_(*fits.values()), pc.match_substring_regex(values, _THOUSANDS))
-            if not pc.any(some).as_py():
-                continue
-            mark = max(fits, key=lambda mark: pc.sum(fits[mark]).as_py())
-            if lacking := len(values) - pc.sum(fits[mark]).as_py():
-                odd.append(f"'{name}' ({counted(lacking, 'line')})")
-                continue
-            numbers = pc.replace_substring(values, ",", ".").cast(pa.float64())
-        found[name] = numbers
-        has = pc.match_substring(values, mark)
-        if pc.any(has).as_py():
-            marks[mark].append(name)
-            sure[mark] = sure[mark] or not pc.all(pc.match_substring_regex(values.filter(has), _THOUSANDS)).as_py()
-    remedy = "Write numbers as 1234.5, or all as 1234,5, without separators of thousands."
+        if (numbers := _floats(values)) is not None:
+            found[name], pointed = numbers, values.filter(pc.match_substring(values, "."))
+            if len(pointed):
+                points.append(pc.all(pc.match_substring_regex(pointed, _THOUSANDS)).as_py())
+        elif pc.any(pc.match_substring_regex(values, f"{_NUMBER}|{_THOUSANDS}")).as_py():
+            odd.append(f"'{name}'")
+    remedy = "Write numbers as 1234.5, without separators of thousands."
     if odd:
         raise bad_record(
-            f"{quoted(path)} has columns that hold numbers, and in some lines something else, or nothing: "
-            f"{', '.join(odd[:20])}. {GUARDED}",
+            f"{quoted(path)} has columns that hold numbers, and in some lines something else, nothing, or a decimal "
+            f"comma: {', '.join(odd[:20])}. {GUARDED}",
             f"{remedy} If a number is missing, fill it up, or leave the record out. Of columns that are no features, "
             f"leave them out, or name the others: {parameter('column')} 'f*'.",
         )
-    if all(marks.values()):
-        what = f"'{marks['.'][0]}' has decimal points, and '{marks[','][0]}' decimal commas."
-        raise bad_record(f"In {quoted(path)} {what} {GUARDED}", remedy)
-    for mark, names in marks.items():
-        if names and not sure[mark]:
-            what = f"Each '{mark}' of a number in {quoted(path)} may be a decimal mark, or separate thousands."
-            raise bad_record(f"{what} {GUARDED}", f"{remedy} Write 1.5 as 1.50, or separate the values by commas.")
+    if separator == ";" and points and all(points):
+        what = f"Each point of a number in {quoted(path)} may be a decimal mark, or separate thousands."
+        raise bad_record(f"{what} {GUARDED}", f"{remedy} Write 1.5 as 1.50, or separate the values by commas.")
     return found
 
 
-def _floats(texts: Any) -> Any:
+def _floats(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Texts as float64; None if one of them is no finite number with a decimal point."""
     with suppress(pa.ArrowInvalid):
         numbers = texts.cast(pa.float64())
@@ -214,14 +198,14 @@ def _pattern(column: str | None) -> str | None:
     return column if column is not None and set(column) & set("*?") else None
 
 
-def _index(schema: Any) -> list[str]:
+def _index(schema: pa.Schema) -> list[str]:
     """The columns that pandas wrote as the index of a table."""
     with suppress(TypeError, KeyError, ValueError):
         return [name for name in json_of(schema.metadata[b"pandas"])["index_columns"] if isinstance(name, str)]
     return []
 
 
-def _features(schema: Any, column: str | None, y: str, g: str | None, source: str) -> tuple[str, ...] | str:
+def _features(schema: pa.Schema, column: str | None, y: str, g: str | None, source: str) -> tuple[str, ...] | str:
     """The column of lists, or the columns of the features."""
     pattern = _pattern(column)
     floats = [field.name for field in schema if field.type in _FLOATS]
@@ -283,7 +267,7 @@ def _listed(name: tuple[str, ...] | str) -> list[str]:
     return [name] if isinstance(name, str) else list(name)
 
 
-def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.ndarray:
+def _block(batch: pa.RecordBatch, name: tuple[str, ...] | str, d: int, path: Path) -> np.ndarray:
     """The features of a batch, rows × d."""
     if isinstance(name, str):
         return _matrix(batch.column(0), d, path, name)
@@ -306,12 +290,12 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
     for path in paths:
         with parquet(path) as file:
             kind, held = _kind(file.schema_arrow, x, path), columns.same(file.schema_arrow, y, _is_label, path)
-            if len(kinds | {kind.__name__}) > 1:
+            if len(kinds | {kind.name}) > 1:
                 raise conflict(
-                    f"{quoted(path)} has {kind.__name__} in '{first}', and the files before it have {kinds.pop()}.",
+                    f"{quoted(path)} has {kind.name} in '{first}', and the files before it have {kinds.pop()}.",
                     "Store a column with the same kind of values in all files.",
                 )
-            kinds.add(kind.__name__)
+            kinds.add(kind.name)
             _check_declared(file, x, y, path, kind)
             n = files[path] = sum(columns.rows_of(file))
             labels += [_labels(part, n, path, y, values) for part in columns.column_of(file, path, y)]
@@ -331,14 +315,16 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
     return replace(table, names=names, counted=is_list(held), keys=joined_keys(keys) if keys else None)
 
 
-def _kind(schema: Any, x: tuple[str, ...] | str, path: Path) -> Any:
+def _kind(schema: pa.Schema, x: tuple[str, ...] | str, path: Path) -> np.dtype[np.floating]:
     """The dtype of the features of a file: of several columns the widest one."""
     if isinstance(x, str):
-        return _FLOATS[columns.same(schema, x, _is_vector, path).value_type]
-    return np.result_type(*(_FLOATS[columns.same(schema, name, _FLOATS.__contains__, path)] for name in x)).type
+        return np.dtype(_FLOATS[columns.same(schema, x, _is_vector, path).value_type])
+    return np.result_type(*(_FLOATS[columns.same(schema, name, _FLOATS.__contains__, path)] for name in x))
 
 
-def _check_declared(file: Any, x: tuple[str, ...] | str, y: str, path: Path, kind: Any) -> None:
+def _check_declared(
+    file: pq.ParquetFile, x: tuple[str, ...] | str, y: str, path: Path, kind: np.dtype[np.floating]
+) -> None:
     """Raise UserError if memory cannot hold the labels of a file, or one of its records, by what its footer declares.
 
     A list of equal numbers takes some bytes in the file, however long it is.
@@ -353,16 +339,16 @@ def _check_declared(file: Any, x: tuple[str, ...] | str, y: str, path: Path, kin
             # Where lists differ in length, one of them may have all the numbers.
             rows = [max(group.num_rows, 1) for group in groups]
             longest = max(v // n if v % n == 0 else v for v, n in zip(values, rows, strict=True))
-            check_fits(path, f"a list of '{x}'", longest * np.dtype(kind).itemsize, copies=4)
+            check_fits(path, f"a list of '{x}'", longest * kind.itemsize, copies=4)
 
 
-def _width(file: Any, x: str) -> int:
+def _width(file: pq.ParquetFile, x: str) -> int:
     """The length of the list in the first row. All others must have the same."""
     first = next(file.iter_batches(1, columns=[x]), None)
     return 0 if first is None else len(first.column(0)[0].as_py() or ())
 
 
-def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
+def _matrix(lists: pa.Array, d: int, path: Path, name: str) -> np.ndarray:
     """Lists of length d as rows × d. Raises UserError if one is missing or has another length."""
     values = lists.flatten()
     equal = lists.null_count == 0 and len(values) == d * len(lists)
@@ -380,7 +366,7 @@ def _unequal(path: Path, name: str, d: int) -> UserError:
     )
 
 
-def _labels(part: Any, n: int, path: Path, name: str, values: list[object]) -> np.ndarray:
+def _labels(part: pa.Array, n: int, path: Path, name: str, values: list[object]) -> np.ndarray:
     """Labels as rows × k: k = 1 for a column of single ones, the longest list for one of lists. Short lists end in −1.
 
     n: the rows of the file, whose labels must fit the memory. values: the labels are put there, and y has their places.
@@ -399,9 +385,9 @@ def _labels(part: Any, n: int, path: Path, name: str, values: list[object]) -> n
     return y
 
 
-def _is_vector(kind: Any) -> bool:
+def _is_vector(kind: pa.DataType) -> bool:
     return is_list(kind) and kind.value_type in _FLOATS
 
 
-def _is_label(kind: Any) -> bool:
+def _is_label(kind: pa.DataType) -> bool:
     return is_key(kind.value_type) if is_list(kind) else is_label(kind)

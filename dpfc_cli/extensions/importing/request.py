@@ -15,7 +15,7 @@ class Import(Making):
     path: Path | str = field(
         kw_only=False,
         metadata=said(
-            "A folder with {train,test}_{x,y}.npy; X.npy with y.npy beside it; an .npz, .safetensors or .h5 file with "
+            "A folder with {train,test}_{x,y}.npy, or X.npy and y.npy; an .npz, .safetensors or .h5 file with "
             "those names, or with 'features' and 'labels'; a .parquet or .csv file, a folder of them, or a pattern; or "
             "slides:FOLDER, with an .h5 file of patches for each slide. Labels are numbers or names of classes.",
             argument=True,

@@ -26,7 +26,7 @@ from dpfc_cli.extraction.arrays import BLOCK, ROWS
 from dpfc_cli.features.hdf5 import ARRAYS
 
 NAMES = "{train,test}_{x,y}.npy"
-ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5, .parquet or .csv file"
+ACCEPTED = f"a folder with {NAMES}, or an .npz, .safetensors, .h5, .parquet or .csv file"
 COLUMNS = (".parquet", ".csv")
 """How the names of files of columns end."""
 FEATURES = ("features", "feature", "embeddings", "embedding", "x")
@@ -85,7 +85,9 @@ def _arrays(path: Path, stack: ExitStack) -> Arrays | None:
     """The arrays of a source; None if they are columns of parquet or CSV files."""
     kind = path.suffix.lower()
     if path.is_dir():
-        arrays = _in_folder(path)
+        files = sorted(file for file in path.glob(f"*{NPY}") if not file.name.startswith("."))
+        # Those that are not asked for are not opened.
+        arrays = {file.stem: partial(_first, file) for file in files}
         tables = any(any(path.rglob(f"*{ending}")) for ending in COLUMNS)
         if not arrays and not tables:
             raise missing(f"{quoted(path)} has neither arrays nor files of columns.", f"Give {ACCEPTED}.")
@@ -93,17 +95,10 @@ def _arrays(path: Path, stack: ExitStack) -> Arrays | None:
         return arrays if usual or not tables else None
     if kind in COLUMNS:
         return None
-    if kind not in ARRAYS:
+    if kind not in ARRAYS or kind == NPY:
         raise unsupported(f"{quoted(path)} is of no format that dpfc knows.", f"Give {ACCEPTED}.")
     found = arrays_in(path, stack, ARRAYS)
-    beside = _in_folder(path.parent) if kind == NPY else {}
-    return {**beside, **{name: partial(found.__getitem__, name) for name in found}}
-
-
-def _in_folder(folder: Path) -> Arrays:
-    """The arrays of a folder. Those that are not asked for are not opened."""
-    files = sorted(file for file in folder.glob(f"*{NPY}") if not file.name.startswith("."))
-    return {file.stem: partial(_first, file) for file in files}
+    return {name: partial(found.__getitem__, name) for name in found}
 
 
 def _first(file: Path) -> Array:
@@ -120,43 +115,26 @@ def _parts(name: str) -> tuple[str | None, str]:
 
 def _of_arrays(path: Path, arrays: Arrays, *given: str | None) -> Tables:
     """The tables of arrays. given: their names, in the order of `ROLES`."""
-    asked, named, splits = dict(zip(ROLES, given, strict=True)), arrays, ["train", "test"]
-    if path.suffix.lower() == NPY and not path.is_dir():
-        # Others that lie beside one file may be of other records: only those that are named are taken.
-        asked = {**asked, "column": asked["column"] or path.stem}
-        asked["label_column"] = asked["label_column"] or _beside(path, arrays)
-        splits, wanted = ["train"], {path.stem, *asked.values()}
-        named = {name: array for name, array in arrays.items() if name in wanted}
+    asked = dict(zip(ROLES, given, strict=True))
     tables, used = dict[str, Table](), set[str | None]()
-    for split in splits:
-        x, y, groups = names = [_found(path, named, split, role, asked[role]) for role in ROLES]
+    for split in ("train", "test"):
+        x, y, groups = names = [_found(path, arrays, split, role, asked[role]) for role in ROLES]
         if x is None and y is None:
             continue
         if x is None or y is None:
             raise missing(
                 f"{quoted(path)} cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} "
                 "for it.",
-                f"It holds {_listed(named)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
+                f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
                 f"names with {parameter('column')} and {parameter('label_column')}.",
             )
         used.update(names)
-        table = checked(str(path), named[x](), named[y](), x, y)
-        tables[split] = table if groups is None else with_groups(table, str(path), named[groups](), groups)
-    remarks = left_out("array", sorted(set(named) - used))
+        table = checked(str(path), arrays[x](), arrays[y](), x, y)
+        tables[split] = table if groups is None else with_groups(table, str(path), arrays[groups](), groups)
+    remarks = left_out("array", sorted(set(arrays) - used))
     if path.is_dir():
         remarks += files_left_out(path, [path / f"{name}{NPY}" for name in arrays])
     return Tables(splits=tables, noticed=lambda: array_of_persons(arrays), remarks=remarks)
-
-
-def _beside(path: Path, arrays: Arrays) -> str:
-    """The labels of an array: those of its split, if its name has one, or else those without a split."""
-    labels = [name for name in arrays if name != path.stem and _parts(name)[1].casefold() in USUAL_NAMES]
-    found = next(
-        filter(None, ([name for name in labels if _parts(name)[0] == s] for s in (_parts(path.stem)[0], None))), []
-    )
-    if not found:
-        raise missing(f"There are no labels beside {quoted(path)}.", f"Put them there as y{NPY}.")
-    return _only(path, found, "label_column")
 
 
 def _found(path: Path, arrays: Arrays, split: str, role: str, given: str | None) -> str | None:
