@@ -1,13 +1,10 @@
 """Every reader of files, with whole files to start from."""
 
 import contextlib
-import gzip
 import io
 import json
-import pickle
 import random
 import sqlite3
-import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,7 +21,6 @@ from dpfc_cli.annotations.classes import class_names
 from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.annotations.split_files import files_by_split
 from dpfc_cli.errors import UserError
-from dpfc_cli.extensions.archives.cifar import TEN
 from dpfc_cli.extensions.importing import slides
 from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.extensions.importing.request import Import
@@ -220,8 +216,8 @@ def look(found: Any) -> None:
         split.pixels.name(0)
 
 
-def tables(kind: str) -> Target:
-    """Pictures with labels, and with persons who are in no other split."""
+def tables() -> Target:
+    """Parquet of pictures with labels, and with persons who are in no other split."""
 
     def make(folder: Path) -> None:
         columns = {split: [f"{split}{i}" for i in (1, 0, 1)] for split in ("train", "test")}
@@ -229,13 +225,13 @@ def tables(kind: str) -> Target:
             split: test_tables.table([png(1), png(2), {"bytes": png(3), "path": "ü.png"}], [0, 1, 0], who=who)
             for split, who in columns.items()
         }
-        test_tables.made(kind, folder / "x", **parts)
+        test_tables.made(folder / "x", **parts)
 
     def run(folder: Path) -> None:
-        source = f"{kind}:{folder / 'x'}"
+        source = f"parquet:{folder / 'x'}"
         # One reader may refuse what another one takes.
         with contextlib.suppress(UserError):
-            plain = unlabelled(kind, folder / "x").pictures
+            plain = unlabelled("parquet", folder / "x").pictures
             for i in range(min(len(plain), 4)):
                 plain.read(i)
                 plain.name(i)
@@ -258,27 +254,6 @@ def make_idx(folder: Path) -> None:
     pixels, labels = np.arange(48, dtype=np.uint8).reshape(3, 4, 4), np.arange(3, dtype=np.uint8)
     for name, values in (("images-idx3", pixels), ("labels-idx1", labels)):
         (folder / f"train-{name}-ubyte").write_bytes(official.idx_bytes(values))
-
-
-def make_cifar(folder: Path) -> None:
-    (folder / "cifar-10-batches-py").mkdir()
-    pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
-    batch = {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
-    for name, value in (("batches.meta", {"label_names": [*TEN.classes]}), ("data_batch_1", batch)):
-        (folder / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(value, protocol=3))
-
-
-def make_cifar_archive(folder: Path) -> None:
-    make_cifar(folder)
-    with tarfile.open(folder / "cifar.tar", "w") as archive:
-        archive.add(folder / "cifar-10-batches-py", "cifar-10-batches-py")
-    for path in (folder / "cifar-10-batches-py").iterdir():
-        path.unlink()
-
-
-def read_cifar_archive(folder: Path) -> None:
-    (folder / "cifar-10-python.tar.gz").write_bytes(gzip.compress((folder / "cifar.tar").read_bytes(), 1))
-    look(open_images("cifar10", folder))
 
 
 def make_beside(folder: Path) -> None:
@@ -375,7 +350,7 @@ TARGETS = {
     "trials": Target(
         make=texts(trials='\n{"trial": "ab", "score": 0.5}\n'), read=lambda folder: tuning._read(folder / "trials")
     ),
-    "parquet": tables("parquet"),
+    "parquet": tables(),
     "webdataset": Target(
         make=make_archive,
         read=lambda folder: look(
@@ -383,8 +358,6 @@ TARGETS = {
         ),
     ),
     "idx": Target(make=make_idx, read=lambda folder: look(open_images("mnist", folder))),
-    "cifar": Target(make=make_cifar, read=lambda folder: look(open_images("cifar10", folder))),
-    "cifar-archive": Target(make=make_cifar_archive, read=read_cifar_archive),
     "imagefolder": Target(
         make=make_beside, read=lambda folder: look(open_images(f"imagefolder:{folder}", geometry=SQUARE))
     ),
