@@ -30,11 +30,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Condition, Lock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError, _imaging
+from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, _imaging
+from PIL.TiffImagePlugin import TiffImageFile
 from simplejpeg import decode_jpeg
 
 from dpfc_cli.errors import GUARDED, UserError, secret
@@ -291,7 +292,7 @@ def _bounded(pixels: int) -> int:
     return pixels
 
 
-def _finished(opened: Any, data: bytes, preparation: Preparation) -> Pixels:
+def _finished(opened: ImageFile.ImageFile, data: bytes, preparation: Preparation) -> Pixels:
     if opened.format in ("JPEG", "MPO"):
         image = _jpeg(data, opened.mode)
     else:
@@ -308,7 +309,8 @@ def _finished(opened: Any, data: bytes, preparation: Preparation) -> Pixels:
             preparation.notices.add("turned")
     with suppress(Exception):
         # The second picture of an MPO is the first one again, for a small or a bright screen.
-        if opened.format != "MPO" and (opened.tag_v2.next if opened.format == "TIFF" else opened.is_animated):
+        several = opened.tag_v2.next if isinstance(opened, TiffImageFile) else getattr(opened, "is_animated", False)
+        if several and opened.format != "MPO":
             preparation.notices.add("frames")
     return _fitted(image if turn is None else image.transpose(turn), preparation)
 
@@ -321,18 +323,18 @@ def _jpeg(data: bytes, mode: str) -> Image.Image:
     return Image.frombuffer(mode, pixels.shape[1::-1], np.invert(pixels, out=pixels), "raw", mode, 0, 1).convert("RGB")
 
 
-def _largest(opened: Any) -> int:
+def _largest(opened: ImageFile.ImageFile) -> int:
     """The largest value that a picture can hold, as its header says; 0 for signed values and floats. ValueError if
     libraries of the field differ in what the header says.
     """
     # WebP has no tile.
-    tile: Any = opened.tile[0] if opened.tile else None
+    tile = opened.tile[0] if opened.tile else None
     raw, *more = tile.args if tile and isinstance(tile.args, tuple) else (tile and tile.args,)
     if opened.format == "PPM":
         if opened.info.get("scale", 1) != 1:
             raise ValueError("it scales its values, which libraries read in two ways")
         return int(more[0]) if more else 65_535 if opened.mode == "I" else 255
-    if opened.format != "TIFF":
+    if tile is None or not isinstance(opened, TiffImageFile):
         return 65_535 if opened.format == "PNG" and ";16" in raw else 255
     # libtiff gives values in the machine's order of bytes. Pillow knows that of unsigned ones alone.
     opened.tile = [tile._replace(args=(raw.replace("BS", "S").replace("BF", "F"), *more))]
@@ -392,14 +394,14 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _rgb(image: Any, top: int, preparation: Preparation) -> Image.Image:
+def _rgb(image: Image.Image, top: int, preparation: Preparation) -> Image.Image:
     if image.mode[0] in "IF":
         return Image.fromarray(_grey(image, top, preparation)).convert("RGB")
     if top > 255 and preparation.window is not None:
         raise ValueError("it has colours, or a transparency, of 16 bits, and a window is for grey values")
     if image.has_transparency_data:
         image = image if image.mode == "RGBA" else image.convert("RGBA")
-        *varies, alpha = (low < high for low, high in image.getextrema())
+        *varies, alpha = np.ptp(image.getextrema(), axis=1)
         if alpha and not any(varies):
             raise ValueError("it has one colour, and all else is in its transparency, which is dropped")
     # Converting an image that is RGB already would copy it.

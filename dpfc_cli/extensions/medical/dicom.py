@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images.decoding import check_jpeg, levels, narrow
 from dpfc_cli.images.kinds import Kind
 from dpfc_cli.images.pictures import Pixels, Preparation
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
 
 GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 ELEMENTS = (
@@ -60,7 +63,7 @@ warnings.filterwarnings("ignore", module=r"pydicom\.")
 class Stored:
     """The picture of a file, as it is stored."""
 
-    values: NDArray[Any]  # (H, W) grey, or (H, W, 3) colours of 8 bits
+    values: np.ndarray  # (H, W) grey, or (H, W, 3) colours of 8 bits
     bits: int = 8  # of a grey value
     lowest: int = 0  # the lowest grey value that the file can hold
     slope: float = 1.0  # what grey values are multiplied by, for a window
@@ -116,10 +119,9 @@ def element_of(path: Path, name: str) -> str | None:
         try:
             _transfer_syntax(head)
             found = dcmread(file, specific_tags=[name], stop_before_pixels=True)
-            raw: Any = found.get_item(name)
-            value = found[name].value
+            raw, value = found.get_item(name), found[name].value
             # The beginning of a value may be that of another person.
-            if len(raw.value) != raw.length:
+            if raw is None or len(raw.value) != getattr(raw, "length", None):
                 return None
             letters = found.get("SpecificCharacterSet") or "none"
             known = {letters} if isinstance(letters, str) else set(letters)
@@ -212,21 +214,23 @@ def _stored(data: bytes) -> Stored:
     )
 
 
-def _decoded(found: Any, **options: Any) -> NDArray[Any]:
+def _decoded(found: "Dataset", *, correct_unused_bits: bool = True) -> np.ndarray:
     from pydicom.pixels.utils import pixel_array
 
     # Other decoders of RLE may be installed.
-    return pixel_array(found, index=0, raw=False, decoding_plugin="pydicom", **options)
+    return pixel_array(found, index=0, raw=False, decoding_plugin="pydicom", correct_unused_bits=correct_unused_bits)
 
 
-def _jpeg(found: Any, kind: str) -> NDArray[Any]:
+def _jpeg(found: "Dataset", kind: str) -> np.ndarray:
     """The values of the JPEG inside, (H, W) or (H, W, 3). It must have the size and the kind that the file says."""
     from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
     from pydicom.encaps import get_frame
 
     jpeg = get_frame(found.PixelData, 0, number_of_frames=1)
     check_jpeg(jpeg)
-    opened: Any = Image.open(io.BytesIO(jpeg), formats=("JPEG",))
+    opened = Image.open(io.BytesIO(jpeg), formats=("JPEG",))
+    assert isinstance(opened, JpegImageFile), "no other format is opened"
     if (opened.mode, opened.size) != ("RGB" if kind in COLOURS else "L", (found.Columns, found.Rows)):
         raise ValueError("it is DICOM with a JPEG of another size or kind than the file says")
     if kind in COLOURS:
@@ -241,7 +245,7 @@ def _jpeg(found: Any, kind: str) -> NDArray[Any]:
     return np.asarray(opened)
 
 
-def _padding(found: Any, values: NDArray[Any], bits: int) -> NDArray[np.bool_] | None:
+def _padding(found: "Dataset", values: np.ndarray, bits: int) -> NDArray[np.bool_] | None:
     """Which values stand for no picture, as viewers show nothing there; None if the file has no such values."""
     if (first := found.get("PixelPaddingValue")) is None:
         return None
@@ -259,7 +263,7 @@ def _padding(found: Any, values: NDArray[Any], bits: int) -> NDArray[np.bool_] |
     return np.asarray((values >= low) & (values <= high))
 
 
-def _meaning(found: Any) -> tuple[tuple[float, float] | None, bool]:
+def _meaning(found: "Dataset") -> tuple[tuple[float, float] | None, bool]:
     """Slope and intercept, None if the file has none; and whether it states another meaning of its values, too."""
     slopes, mappings = [found], list(found.get("RealWorldValueMappingSequence") or ())
     for group in (group for name in GROUPS for group in found.get(name) or ()):
@@ -275,7 +279,7 @@ def _meaning(found: Any) -> tuple[tuple[float, float] | None, bool]:
     return rescale, not all(same) or "DoseGridScaling" in found
 
 
-def _line(found: Any, what: str) -> tuple[float, float] | None:
+def _line(found: "Dataset", what: str) -> tuple[float, float] | None:
     """Slope and intercept of this name; None if there are none."""
     stated = [found.get(what + each) for each in ("Slope", "Intercept")]
     if stated == [None, None]:
@@ -286,7 +290,7 @@ def _line(found: Any, what: str) -> tuple[float, float] | None:
     return slope, intercept
 
 
-def _read(data: bytes, *, stop_before_pixels: bool) -> Any:
+def _read(data: bytes, *, stop_before_pixels: bool) -> "Dataset":
     from pydicom import config, dcmread
 
     config.settings.reading_validation_mode = config.IGNORE
@@ -321,7 +325,7 @@ def _transfer_syntax(data: bytes) -> str:
     return found
 
 
-def _number(found: Any, name: str, default: int | None = None) -> int:
+def _number(found: "Dataset", name: str, default: int | None = None) -> int:
     value = found.get(name)
     value = default if value is None else value
     if value is None:
