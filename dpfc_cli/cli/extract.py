@@ -80,5 +80,3 @@ def _remark(made: "Extracted") -> None:
         display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} were still to be made.")
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
-    if made.features is None:
-        display.say("Other processes still make shards of it: the last to end completes the set.")

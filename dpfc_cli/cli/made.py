@@ -31,18 +31,15 @@ def unless_persons(make: Callable[..., Made]) -> Made:
     return make(each_record_is_a_person=True)
 
 
-def report(folder: Path, features: "FeatureSet | None", remedy: str, *, made: bool) -> None:
-    """What a feature set is. features: None if other processes still make it. made: whether it was made now. remedy:
-    what to do if it has no test split.
-    """
-    if features is not None:
-        if not made:
-            display.say(f"'{folder}' is there already. Its shards were not read. Delete it to make it anew.")
-        else:
-            _tell_ledger(features)
-        if not display.program:
-            _show(features)
-        _advise(features, remedy)
+def report(folder: Path, features: "FeatureSet", remedy: str, *, made: bool) -> None:
+    """What a feature set is. made: whether it was made now. remedy: what to do if it has no test split."""
+    if not made:
+        display.say(f"'{folder}' is there already. Its shards were not read. Delete it to make it anew.")
+    else:
+        _tell_ledger(features)
+    if not display.program:
+        _show(features)
+    _advise(features, remedy)
     if display.program:
         display.as_json(_json(folder, features, made))
 
@@ -57,13 +54,11 @@ def _tell_ledger(features: "FeatureSet") -> None:
         display.say(f"A new ledger: '{place}'. What another one has of the same people is not in its sums.")
 
 
-def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:
+def _json(folder: Path, features: "FeatureSet", made: bool) -> dict[str, Any]:
     """A feature set for programs. sha256: of the manifest's file. It depends on the records, as the manifest does."""
     from dpfc_cli.features.manifest import MANIFEST
     from dpfc_cli.files import sha256_of
 
-    if features is None:
-        return {"path": str(folder), "name": folder.name, "complete": False, "made": made}
     manifest = features.manifest
     return {
         "path": str(folder),

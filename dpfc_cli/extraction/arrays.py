@@ -185,8 +185,8 @@ def make_of(
     sizes = {split: own.n for split, own in splits.items()}
     nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", wanted.share)
     population = wanted.population
-    making.make(wanted, out, manifest, write, nulls, groupings=groupings, population=population, shared=False)
-    return FeatureSet(out), True
+    made = making.make(wanted, out, manifest, write, nulls, groupings=groupings, population=population, keep=False)
+    return made.features, True
 
 
 def _listing(splits: Mapping[str, Records], progress: Progress | None) -> dict[str, str]:

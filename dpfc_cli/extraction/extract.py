@@ -1,8 +1,7 @@
 """Extraction: pictures in, a feature set out.
 
 `extract` is what `dpfc extract` calls. The bytes of a shard depend only on its own pictures and on the number of its
-first record. So a run that was killed, or several processes that share the work, end with the same files as one
-undisturbed run on the same kind of device.
+first record. So a run that was killed ends with the same files as an undisturbed one on the same kind of device.
 """
 
 import itertools
@@ -41,7 +40,6 @@ from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 
 Advance = Callable[[int, int], None]
-Wanted = Iterator[tuple[PlannedShard, sets.Decoder, int, int]]
 LIBRARIES = ("jax", "numpy", "pillow", "simplejpeg", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
@@ -52,14 +50,14 @@ LOOKING = "Looking for more broken pictures"
 class Extracted:
     """What an extraction did.
 
-    folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
+    folder: where the feature set is. features: the set.
     was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
     call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
     earlier one; None if it began the set.
     """
 
     folder: Path
-    features: FeatureSet | None
+    features: FeatureSet
     was_complete: bool = False
     images: int = 0
     seconds: float = 0.0
@@ -139,7 +137,7 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
         return make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
 
     whose = made_of.population
-    made = making.make(wanted, folder, manifest, write, broken, groupings=groupings, population=whose, shared=True)
+    made = making.make(wanted, folder, manifest, write, broken, groupings=groupings, population=whose, keep=True)
     seconds = time.monotonic() - started
     return Extracted(folder=folder, features=made.features, images=made.records, seconds=seconds, resumed=made.resumed)
 
@@ -354,20 +352,13 @@ def make_shards(
     those to be done; look: the same while they are only decoded. Returns how many were computed. UserError: too many
     are broken. It says where they are named.
     """
-    missing, others = writer.missing, list[PlannedShard]()
+    missing = writer.missing
     total, done, seen = sum(planned.rows for planned in missing), 0, 0
-
-    def own(shards: list[PlannedShard]) -> Wanted:
-        """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded.
-        It claims none for a mere look at the pictures.
-        """
-        for planned in shards:
-            if broken.too_many or writer.claim(planned):
-                for start in range(planned.start, planned.stop, backbone.batch):
-                    stop = min(start + backbone.batch, planned.stop)
-                    yield planned, source.splits[planned.split].pixels, start, stop
-            else:
-                others.append(planned)
+    wanted = (
+        (planned, source.splits[planned.split].pixels, start, min(start + backbone.batch, planned.stop))
+        for planned in missing
+        for start in range(planned.start, planned.stop, backbone.batch)
+    )
 
     def sound() -> Iterator[tuple[tuple[PlannedShard, prefetch.Batch], np.ndarray]]:
         """What is to be computed: each batch, until too many pictures are broken. The others are only looked at."""
@@ -383,7 +374,7 @@ def make_shards(
                 look(seen, total)
 
     try:
-        with closing(prefetch.batches(own(missing))) as decoded:
+        with closing(prefetch.batches(wanted)) as decoded:
             found = backbones.computed(backbone, sound())
             for planned, computed in itertools.groupby(found, key=lambda each: each[0][0]):
                 split = source.splits[planned.split]
@@ -397,9 +388,6 @@ def make_shards(
                     if broken.too_many and sink.filled < planned.rows:
                         raise _UnfinishedError
         if broken.too_many:
-            # Those in the shards of other processes are named, too.
-            with closing(prefetch.batches(own(others))) as decoded:
-                list(sound())
             raise broken.refusal()
     except KeyboardInterrupt as stopped:
         if broken.too_many:

@@ -20,14 +20,14 @@ class Made(NamedTuple):
     """What was made.
 
     Attributes:
-        features: the set; None if other processes still make shards of it.
+        features: the set.
         records: how many the shards have that were made now.
         resumed: how many shards were still to be made when this call continued an earlier one; None if it began the
             set.
 
     """
 
-    features: FeatureSet | None
+    features: FeatureSet
     records: int
     resumed: int | None
 
@@ -49,7 +49,7 @@ def make(
     *,
     groupings: Mapping[str, Grouping],
     population: str | None,
-    shared: bool,
+    keep: bool,
 ) -> Made:
     """Make a set that is not there.
 
@@ -61,27 +61,22 @@ def make(
         broken: what knows of null records, and how many there may be.
         groupings: whose the records of each split are, if that is known.
         population: whose records they are.
-        shared: whether other processes may take part. Of one that works alone nothing is kept if a record was refused:
-            once that is corrected, it is another source.
+        keep: whether finished shards are kept if a record was refused. Once that is corrected, it is another source.
 
     Raises:
         UserError: the set cannot be made.
 
     """
     groups = {split: grouping.ids for split, grouping in groupings.items()} or None
-    writer, count = FeatureWriter(folder, manifest, broken, groups, population, shared), 0
+    writer = FeatureWriter(folder, manifest, broken, groups, population)
     with saying_what_is_kept(folder), closing(writer):
         try:
-            while True:
-                count += write(writer)
-                finished = writer.finish(partial(register, population=population))
-                # Another process that was killed leaves the shard that it had begun.
-                if finished is not None or not writer.alone:
-                    break
+            count = write(writer)
+            writer.finish(partial(register, population=population))
         except UserError as error:
-            if not shared and error.code in ("bad-record", "conflict"):
+            if not keep and error.code in ("bad-record", "conflict"):
                 writer.discard()
             raise
-    if finished is not None and broken.said is not None:
+    if broken.said is not None:
         wanted.warned(broken.said)
-    return Made(None if finished is None else FeatureSet(folder), count, writer.resumed)
+    return Made(FeatureSet(folder), count, writer.resumed)

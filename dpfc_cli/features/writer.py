@@ -1,24 +1,18 @@
 """Making a feature set shard by shard. An interruption loses one shard at most, and leaves nothing that looks finished.
 
-A set is made in `NAME.partial/`. Each shard is written under a temporary name and renamed when it is complete. When all
-shards and the manifest are in place, the folder gets its real name.
+A set is made in `NAME.partial/`, by one process, which holds a lock on the folder. (It is flock's: it ends with the
+process, in any case.) Each shard gets its name when it is whole. When all shards and the manifest are in place, the
+folder gets its real name.
 
 **Going on.** `settings.json` says what the set is made of and how (its identity: data set, listing, backbone, options),
 its classes, and whose records it has. A second run with the same settings makes the shards that are missing. A run with
-other settings is refused if there is a finished shard, which it would have to delete. If there is none, what was begun
-is removed and the new run starts from nothing. A run that ends without a finished shard removes what it began. Whether
-bad records are refused or become null records is no such setting. A run that refuses them does not complete a set that
-has some (`Broken.approve`).
-
-**Several processes** may make one set in a folder that they share: each makes the shards that no other one has, and the
-process that finds all shards in place finishes the set. Each process holds a lock on the folder while it works, which
-they share, and a lock on the shard that it is making. Finishing takes the folder's lock alone, so the last process that
-gives up the shared lock finishes the set, or makes what a killed one left. The locks are flock's: they end with the
-process, in any case. An import holds the folder's lock alone.
+other settings is refused if there is a finished shard, which it would have to delete. (Of the population alone it may
+say otherwise.) If there is none, what was begun is removed and the new run starts from nothing. A run that ends without
+a finished shard removes what it began. Whether bad records are refused or become null records is no such setting. A run
+that refuses them does not complete a set that has some (`Broken.approve`).
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
-are the manifest and the settings, which have digests of the whole, and the folder. The processes that make one set are
-of one user.
+are the manifest and the settings, which have digests of the whole, and the folder.
 """
 
 import fcntl
@@ -26,12 +20,10 @@ import hashlib
 import json
 import os
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -48,8 +40,6 @@ from dpfc_cli.folders import PARTIAL
 
 SETTINGS = "settings.json"
 """The name of the file in which an unfinished set says what it is made of and how."""
-PATIENCE = 20
-"""How often a process tries to enter a folder that another one holds alone for a moment."""
 Register = Callable[[Path, Manifest], None]
 """Told of a set that is made, before it gets its name: where it will lie, and its manifest."""
 
@@ -66,17 +56,14 @@ class FeatureWriter:
             record with features that are not finite becomes one if any is allowed; otherwise it is an error.
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
-        population: whose records they are. Processes that share the work must all say so. One that is alone may say
-            otherwise than those before it.
-        shared: whether other processes may take part.
+        population: whose records they are.
 
     Attributes:
-        resumed: how many shards were still to be made when this process continued what others began; None if it began
-            the set.
-        alone: whether no other process is at work, as `finish` has found.
+        resumed: how many shards were still to be made when this process continued what another one began; None if it
+            began the set.
 
     Raises:
-        UserError: the folder cannot be written, another process finishes the set, or it was begun with other settings.
+        UserError: the folder cannot be written, another process makes the set, or it was begun with other settings.
 
     """
 
@@ -87,104 +74,58 @@ class FeatureWriter:
         broken: Broken,
         groups: Mapping[str, np.ndarray] | None = None,
         population: str | None = None,
-        shared: bool = True,
     ) -> None:
-        self.folder, self._manifest, self._broken, self._shared = folder, manifest, broken, shared
-        self.alone, self._groups = False, groups
+        self.folder, self._manifest, self._broken, self._groups = folder, manifest, broken, groups
         self._partial = folder.with_name(folder.name + PARTIAL)
-        self._claims: dict[str, int] = {}
-        claims = self._claims
-        self._release = weakref.finalize(self, lambda: files.let_go(*claims.values()))
-        self._unlock: Callable[[], object] = lambda: None
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
         counts = {split: number_of_shards(n, width) for split, n in broken.sizes.items()}
-        made_of = {"identity": manifest.source["identity"], "classes": manifest.classes}
         self._all = [
             PlannedShard(split=split, file=f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start=start, stop=stop)
             for split, n in broken.sizes.items()
             for i, (start, stop) in enumerate(shard_ranges(n, counts[split]))
         ]
         self._own: dict[str, tuple[str, np.ndarray]] = {}
-        begun = self._enter(json.loads(json.dumps({**made_of, "population": population, "shards": counts})))
-        self.resumed = len(self.missing) if begun else None
+        made_of = {"identity": manifest.source["identity"], "classes": manifest.classes}
+        settings = json.dumps({**made_of, "population": population, "shards": counts}, sort_keys=True, indent=1)
+        self._unlock = self._locked()
+        with writing(folder):
+            resumed = self._begun(settings)
+        self.resumed = len(self.missing) if resumed else None
 
     @property
     def missing(self) -> list[PlannedShard]:
         """The shards that are not made yet."""
         with writing(self.folder):
-            return [planned for planned in self._all if not self._made(planned)]
-
-    def claim(self, planned: PlannedShard) -> bool:
-        """Reserve a shard for this process, before `shard` writes it.
-
-        Returns:
-            False if another process has made the shard, or is making it.
-
-        """
-        if planned.file in self._claims:
-            return True
-        path = self._temporary(planned)
-        with writing(self.folder):
-            descriptor = files.claimed(path)
-            if descriptor is None:
-                return False
-            self._claims[planned.file] = descriptor
-            if not self._made(planned):
-                return True
-            path.unlink()
-        files.let_go(self._claims.pop(planned.file))
-        return False
+            return [planned for planned in self._all if not (self._partial / planned.file).exists()]
 
     @contextmanager
     def shard(self, planned: PlannedShard) -> Iterator["ShardSink"]:
         """A sink for the rows of one shard. The file gets its name at the end of the block, if there was no error."""
-        if not self.claim(planned):
-            raise RuntimeError(f"{planned.file} is another process's")
-        temporary = self._temporary(planned)
-        try:
-            ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
-            sink = ShardSink(planned, self._manifest, self._broken.tolerant, ids)
-            yield sink
-            if sink.filled != planned.rows:
-                raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
-            with writing(self.folder):
-                # We write through the descriptor that holds the lock, to the very file that `claim` made.
-                descriptor = self._claims[planned.file]
-                data = sink.whole()
-                os.ftruncate(descriptor, 0)
-                files.write_at(descriptor, data, 0)
-                os.fsync(descriptor)
-                if not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
-                    raise RuntimeError(f"{temporary} was replaced while it was written")
-                os.replace(temporary, self._partial / planned.file)
-                files.sync(self._partial)
-                self._own[planned.file] = hashlib.sha256(data).hexdigest(), np.array(sink.null, np.int64)
-        finally:
-            files.let_go(self._claims.pop(planned.file))
+        ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
+        sink = ShardSink(planned, self._manifest, self._broken.tolerant, ids)
+        yield sink
+        if sink.filled != planned.rows:
+            raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
+        data = sink.whole()
+        with writing(self.folder):
+            files.replace(self._partial / planned.file, [data], mode=0o600)
+        self._own[planned.file] = hashlib.sha256(data).hexdigest(), np.array(sink.null, np.int64)
 
-    def finish(self, register: Register | None = None) -> Manifest | None:
-        """Write the manifest, and give the folder its name.
+    def finish(self, register: Register | None = None) -> Manifest:
+        """Write the manifest, and give the folder its name. All shards are made.
 
         Args:
             register: told of the set when all of its files are in place. If it raises an error, the set stays
                 unfinished.
 
         Returns:
-            The manifest as written; None if shards are missing: others make them, of whom the last will finish, or, if
-            this process is `alone` now, nobody does.
+            The manifest as written.
 
         Raises:
-            UserError: too many records are null, whichever process made them. The set stays unfinished.
+            UserError: too many records are null. The set stays unfinished.
 
         """
         with writing(self.folder):
-            self.alone = self._alone()
-            if not self.alone:
-                return None
-            if not self._partial.exists():
-                return load(self.folder)
-            if not all(map(self._made, self._all)):
-                return None
             whole = self._described()
             files.replace(self._partial / MANIFEST, whole.to_json(), mode=0o600)
             if register is not None:
@@ -222,22 +163,15 @@ class FeatureWriter:
             (self._partial / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Release all locks. Finished shards stay; if there is none, nothing stays."""
-        self._unlock()
-        self._release()
+        """Release the lock. Finished shards stay; if there is none, nothing stays."""
         with suppress(OSError):
-            descriptor = files.locked(self._partial, fcntl.LOCK_EX)
-            try:
-                if self._emptied():
-                    self._partial.rmdir()
-            finally:
-                os.close(descriptor)
+            # The folder has another name if the set is complete.
+            if self._unlock.alive and self._partial.exists() and self._emptied():
+                self._partial.rmdir()
+        self._unlock()
 
     def _emptied(self) -> bool:
-        """Remove what was begun and not finished. True if there is no finished shard.
-
-        The caller holds the folder's lock alone.
-        """
+        """Remove what was begun and not finished. True if there is no finished shard."""
         if not any(self._partial.glob("*.h5")):
             _tidy(self._partial)
             return True
@@ -246,91 +180,45 @@ class FeatureWriter:
         return False
 
     def _found(self, planned: PlannedShard) -> tuple[str, np.ndarray]:
-        """The SHA-256 of a shard that another process has made, and the rows of its null records."""
+        """The SHA-256 of a shard that an earlier process has made, and the rows of its null records."""
         path, k = self._partial / planned.file, self._manifest.labels_per_record
         with opened_hdf5(path) as file:
             shape = (planned.rows,) if k == 1 else (planned.rows, k)
             labels = np.asarray(plain_dataset(file, path, "labels", shape, "int32")[:])
         return files.sha256_of(path), np.flatnonzero(without_label(labels))
 
-    def _temporary(self, planned: PlannedShard) -> Path:
-        return self._partial / (planned.file + files.TEMPORARY)
-
-    def _made(self, planned: PlannedShard) -> bool:
-        return (self._partial / planned.file).exists()
-
-    def _lock(self, kind: int) -> int:
-        descriptor = files.locked(self._partial, kind)
-        self._unlock = weakref.finalize(self, files.let_go, descriptor)
-        return descriptor
-
-    def _alone(self) -> bool:
-        """Exchange the shared lock for one that we hold alone. False if others hold it: they will come here, too."""
-        self._unlock()
-        try:
-            self._lock(fcntl.LOCK_EX)
-        except (BlockingIOError, FileNotFoundError):
-            # Others are at work, or one of them has finished.
-            return not self._partial.exists()
-        return True
-
-    def _enter(self, settings: dict[str, Any]) -> bool:
-        """Begin the set in the partial folder, or go on with it (True), beside whoever is at work there."""
-        for _ in range(PATIENCE):
-            self._unlock()
-            with writing(self.folder):
-                try:
-                    # With exist_ok it fails if another process renames the folder meanwhile.
-                    with suppress(FileExistsError):
-                        self._partial.mkdir(mode=0o700, parents=True)
-                    resumed, begun = self._begun(settings)
-                except FileNotFoundError:
-                    # Another process has completed the set, or has removed what it began.
-                    continue
-                except BlockingIOError:
-                    # It holds the folder alone for a moment, to see whether it is the last one, or has made the set.
-                    time.sleep(0.05)
-                    continue
-            if begun == settings:
-                return resumed
-            self._unlock()
-            raise conflict(
-                f"{quoted(self._partial)} was begun from another source or with other settings.",
-                f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, or "
-                f"choose another {parameter('out')}.",
-            )
+    def _locked(self) -> "weakref.finalize[..., FeatureWriter]":
+        """Lock the partial folder, which is made if it is not there. Returns what unlocks it."""
+        with writing(self.folder):
+            with suppress(FileExistsError):
+                self._partial.mkdir(mode=0o700, parents=True)
+            # Another process may complete the set meanwhile, or remove what it began.
+            with suppress(BlockingIOError, FileNotFoundError):
+                unlock = weakref.finalize(self, files.let_go, files.locked(self._partial, fcntl.LOCK_EX))
+                if not self.folder.exists():
+                    return unlock
+                with suppress(OSError):
+                    self._partial.rmdir()
+                unlock()
         what = f"Another process is making {quoted(self.folder)}, or has just made it."
         raise UserError(what, "Wait for it, and run the same command again.", code="busy")
 
-    def _begun(self, settings: dict[str, Any]) -> tuple[bool, Any]:
-        """Lock the partial folder. Returns whether the set was begun before, and the settings in it, None if they are
-        damaged. Who is alone there makes them its own if no shard is made, or if they differ in the population.
-        """
-        try:
-            descriptor = self._lock(fcntl.LOCK_EX)
-        except BlockingIOError:
-            if not self._shared:
-                raise
-            self._lock(fcntl.LOCK_SH)
-            return True, self._settings()
-        if self.folder.exists():
-            self.close()
-            raise BlockingIOError
-        resumed = not self._emptied()
-        found = self._settings() if resumed else {}
-        whose = {"population": settings["population"]}
-        if not resumed or (isinstance(found, dict) and {**found, **whose} == settings):
-            files.replace(self._partial / SETTINGS, json.dumps(settings, sort_keys=True, indent=1).encode(), 0o600)
-            found = settings
-        if self._shared:
-            # Another process may take it before we do.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return resumed, found
-
-    def _settings(self) -> Any:
-        with suppress(FileNotFoundError, ValueError):
-            return files.json_in(self._partial / SETTINGS)
-        return None
+    def _begun(self, settings: str) -> bool:
+        """Begin the set, or go on with it: True. UserError if it was begun with other settings."""
+        resumed, place, known = not self._emptied(), self._partial / SETTINGS, json.loads(settings)
+        if resumed:
+            found = None
+            with suppress(FileNotFoundError, ValueError):
+                found = files.json_in(place)
+            if not isinstance(found, dict) or {**found, "population": known["population"]} != known:
+                self._unlock()
+                raise conflict(
+                    f"{quoted(self._partial)} was begun from another source or with other settings.",
+                    f"Run the command that began it, with the same {parameter('population')}. Or delete that folder, "
+                    f"or choose another {parameter('out')}.",
+                )
+        files.replace(place, settings.encode(), mode=0o600)
+        return resumed
 
 
 def _tidy(folder: Path) -> None:

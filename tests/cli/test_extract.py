@@ -14,7 +14,6 @@ from PIL import Image
 
 from dpfc_cli import backbones
 from dpfc_cli.features.manifest import load
-from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
@@ -89,7 +88,7 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     assert "4" in again.stderr.split()
 
 
-def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> None:
     line = ("extract", "imagefolder:pictures", *SMALL, "--json")
     made, found = (json.loads(dpfc(*line).stdout) for _ in range(2))
     folder = Path("features/imagefolder-scattering-mean")
@@ -113,10 +112,6 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path, monke
         "warnings": [rough],
     }
     assert found == made | {"made": False}
-    # Another process is at work in it.
-    monkeypatch.setattr(FeatureWriter, "_alone", lambda self: False)
-    shared = {"path": "features/shared", "name": "shared", "complete": False, "made": True, "warnings": []}
-    assert json.loads(dpfc(*line, "--out", "shared").stdout) == shared
 
 
 def test_pictures_of_another_population_are_refused(dpfc: Dpfc, pictures: Path) -> None:

@@ -1,8 +1,5 @@
-"""Pictures to a feature set: overlapped, restartable, shared; the same bytes whatever happened on the way."""
+"""Pictures to a feature set: overlapped, restartable; the same bytes whatever happened on the way."""
 
-import fcntl
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import files
 from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.extraction import extract as extraction
@@ -114,27 +110,6 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
     assert not out.with_name("set.partial").exists()
 
 
-SHARED = """
-import os, sys
-from pathlib import Path
-from tests.extraction.test_extract import extracted
-from tests.support import shards_of
-for i in (1, 2, 3):
-    if not os.fork():
-        with shards_of(12):
-            extracted(Path(sys.argv[1]), Path(sys.argv[2]))
-        os._exit(0)
-sys.exit(any(os.wait()[1] for _ in range(3)))
-"""
-
-
-def test_shared_by_several_at_the_same_time_it_ends_with_the_same_bytes(
-    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    subprocess.run([sys.executable, "-c", SHARED, str(pictures), str(tmp_path / "set")], check=True)
-    assert stored(tmp_path / "set") == undisturbed
-
-
 def test_a_broken_picture_is_named_or_kept_as_a_null_record(
     pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -196,7 +171,6 @@ def test_extract_makes_a_set_finds_it_again_and_goes_on(
         **SCATTER,
         progress=lambda stage, done, total: stages.append(stage.partition(":")[0]),
     )
-    assert made.features is not None
     assert made.folder == made.features.folder == Path("features/imagefolder-scattering-mean")
     assert (made.was_complete, made.images, made.resumed) == (False, 72, None)
     assert list(dict.fromkeys(stages)) == [extraction.OPENING, extraction.LOADING, extraction.EXTRACTING]
@@ -242,65 +216,15 @@ def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_processes_with_the_same_command_share_the_work_and_the_last_to_end_completes_the_set(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    others = list[extraction.Extracted]()
-
-    def begun(stage: str, done: int, total: int | None) -> None:
-        if stage == extraction.EXTRACTING and not others:
-            others.append(extraction.extract("imagefolder:pictures", **SCATTER))
-
-    last = extraction.extract("imagefolder:pictures", **SCATTER, progress=begun)
-    assert others[0].features is None
-    assert last.features is not None
-    assert others[0].images > 0
-    assert others[0].images + last.images == 72
-
-
-def test_what_a_killed_process_had_begun_is_made_by_who_passed_it_over(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    held = list[int]()
-
-    def killed(stage: str, done: int, total: int | None) -> None:
-        if stage == extraction.EXTRACTING and done == 24:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        extraction.extract("imagefolder:pictures", **SCATTER, progress=killed)
-    (made,) = Path("features").glob("*.partial/*.h5")
-    next_one = made.with_name(made.name.replace("-00000-", "-00001-") + files.TEMPORARY)
-    claimed = files.claimed(next_one)
-    assert claimed is not None
-    held += [claimed, files.locked(made.parent, fcntl.LOCK_SH)]
-
-    def dies(stage: str, done: int, total: int | None) -> None:
-        if stage.startswith(extraction.EXTRACTING) and held:
-            files.let_go(held.pop(), held.pop())
-
-    assert extraction.extract("imagefolder:pictures", **SCATTER, progress=dies).features is not None
-
-
-def test_whoever_refuses_names_the_broken_pictures_in_shards_of_others_too(
+def test_whoever_refuses_names_all_broken_pictures(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paths = sorted(each for each in pictures.rglob("*") if each.is_file() and "train" in each.parts)
     for path in (paths[14], paths[-1]):
         path.write_bytes(path.read_bytes()[:-20])
-    listed, seen = list[str](), list[tuple[str, int, int | None]]()
-
-    def begun(stage: str, done: int, total: int | None) -> None:
-        if stage == extraction.EXTRACTING and not listed:
-            with refuses("bad-record"):
-                extraction.extract("imagefolder:pictures", **SCATTER, progress=lambda *told: seen.append(told))
-            listed.extend(next(Path("features").glob("*.refused.txt")).read_text().splitlines())
-
+    seen = list[tuple[str, int, int | None]]()
     with refuses("bad-record"):
-        extraction.extract("imagefolder:pictures", **SCATTER, progress=begun)
-    assert len(listed) == 2
-    stage, done, total = seen[-1]
-    assert (stage, done) == (extraction.LOOKING, total)
+        extraction.extract("imagefolder:pictures", **SCATTER, progress=lambda *told: seen.append(told))
+    assert len(next(Path("features").glob("*.refused.txt")).read_text().splitlines()) == 2
+    assert (extraction.LOOKING, 72, 72) in seen

@@ -1,9 +1,6 @@
-"""Sets are made shard by shard, by one process or several: killed, stopped or on a full disk, they end with the same
-bytes.
-"""
+"""Sets are made shard by shard: killed, stopped or on a full disk, they end with the same bytes."""
 
 import errno
-import fcntl
 import json
 import os
 import resource
@@ -18,9 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli import files
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
@@ -42,14 +37,12 @@ def writer(folder: Path, **changes: Any) -> FeatureWriter:
 
 
 def make(w: FeatureWriter, some: list[PlannedShard] | None = None) -> list[str]:
-    made = []
-    for planned in w.missing if some is None else some:
-        if w.claim(planned):
-            rows = np.arange(planned.start, planned.stop)
-            with w.shard(planned) as sink:
-                sink.append(np.stack([rows, -rows], axis=1).astype(np.float32), rows % 2)
-            made.append(planned.file)
-    return made
+    wanted = w.missing if some is None else some
+    for planned in wanted:
+        rows = np.arange(planned.start, planned.stop)
+        with w.shard(planned) as sink:
+            sink.append(np.stack([rows, -rows], axis=1).astype(np.float32), rows % 2)
+    return [planned.file for planned in wanted]
 
 
 @pytest.fixture
@@ -74,40 +67,7 @@ def bytes_in(partial: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in partial.iterdir()}
 
 
-# Several processes
-
-
-@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_the_last_to_end_completes_the_set(
-    folder: Path, undisturbed: dict[str, bytes], order: tuple[int, int, int]
-) -> None:
-    workers = {i: writer(folder) for i in (1, 2, 3)}
-    made = [file for i in (1, 2, 3) for file in make(workers[i], workers[i].missing[:2])]
-    assert sorted(made) == sorted(set(made))
-    finished = [workers[i].finish() for i in order]
-    assert finished[:-1] == [None, None]
-    assert finished[-1] == load(folder)
-    assert stored(folder) == undisturbed
-    FeatureSet(folder).verify("train")
-
-
-def test_one_that_ends_after_the_set_was_completed_finds_it(folder: Path) -> None:
-    first, second = writer(folder), writer(folder)
-    make(first)
-    first.close()
-    assert second.finish() == first.finish() == load(folder)
-
-
-def test_no_shard_is_made_twice_at_a_time(folder: Path, partial: Path) -> None:
-    first, second = writer(folder), writer(folder)
-    planned = first.missing[0]
-    assert planned in second.missing
-    assert first.claim(planned)
-    assert not second.claim(planned)
-    make(first, [planned])
-    assert not second.claim(planned)
-    assert not list(partial.glob("*.tmp"))
-
+# One after another
 
 KILLED = """
 import os, signal, sys
@@ -120,17 +80,17 @@ with w.shard(w.missing[0]) as sink:
 """
 
 
-def test_what_a_killed_process_has_begun_is_made_by_another_one(
+def test_what_a_killed_process_has_begun_is_made_by_the_next_one(
     folder: Path, partial: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    """Killed in the middle of a shard, it leaves a lock on nothing and a file that does not look finished."""
-    second = writer(folder)
+    """Killed in the middle of a shard, it leaves no lock and nothing that looks finished."""
     subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
-    [left] = partial.glob("*.tmp")
-    left.write_bytes(b"longer than what will be written" * 1000)
-    assert len(make(second)) == 5
-    second.finish()
+    (partial / f".{SETTINGS}.0123.tmp").write_bytes(b"left")
+    second = writer(folder)
+    assert (second.resumed, len(make(second))) == (5, 5)
+    assert second.finish() == load(folder)
     assert stored(folder) == undisturbed
+    FeatureSet(folder).verify("train")
 
 
 def test_a_run_that_stops_loses_a_small_part_of_its_work_or_256_records(tmp_path: Path) -> None:
@@ -140,113 +100,60 @@ def test_a_run_that_stops_loses_a_small_part_of_its_work_or_256_records(tmp_path
             assert len(w.missing) <= max(32, n / 16_000)
 
 
-def test_who_comes_while_another_process_completes_the_set_is_told_to_wait(
-    folder: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writers, "PATIENCE", 1)
-    partial.mkdir()
-    held = files.locked(partial, fcntl.LOCK_EX)
+def test_who_comes_while_another_process_makes_the_set_or_has_just_made_it_is_told_to_wait(folder: Path) -> None:
+    first = writer(folder)
     with refuses("busy", path=str(folder)):
         writer(folder)
-    os.close(held)
-    # An import takes part in nothing.
-    with closing(writer(folder)), refuses("busy", path=str(folder)):
-        writer(folder, shared=False)
+    make(first)
+    first.finish()
+    with refuses("busy", path=str(folder)):
+        writer(folder)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_who_says_otherwise_of_what_is_made_joins_neither_a_process_nor_a_finished_shard(
-    folder: Path, partial: Path
-) -> None:
-    """Of the population, too: else the process that ends last would decide. One that is alone may correct it."""
-    first, changes = writer(folder), list[dict[str, Any]](({"manifest": OTHER}, {"population": "ward7"}))
-    for _ in range(2):
-        before = bytes_in(partial)
-        for changed in changes:
-            with refuses("conflict", parameter="population"):
-                writer(folder, **changed)
-        assert bytes_in(partial) == before
+def test_who_says_otherwise_of_what_is_made_continues_no_finished_shard(folder: Path, partial: Path) -> None:
+    with closing(writer(folder)) as first:
         make(first, first.missing[:1])
-    first.close()
+    before = bytes_in(partial)
     with refuses("conflict", parameter="population"):
         writer(folder, manifest=OTHER)
-    with closing(writer(folder, population="ward7")), refuses("conflict", parameter="population"):
-        writer(folder)
+    assert bytes_in(partial) == before
+    # What is said of the population may be corrected.
+    with closing(writer(folder, population="ward7")) as second:
+        assert second.resumed == 5
 
 
-def test_what_was_begun_without_a_finished_shard_gives_way(
+def test_what_was_begun_without_a_finished_shard_gives_way_or_leaves_nothing(
     folder: Path, partial: Path, undisturbed: dict[str, bytes]
 ) -> None:
+    with closing(writer(folder, manifest=OTHER)):
+        pass
+    assert not partial.exists()
     killed = writer(folder, manifest=OTHER)
-    assert killed.claim(killed.missing[0])
     (partial / f".{SETTINGS}.0123.tmp").touch()
     del killed
     assert partial.is_dir()
-    with closing(writer(folder)) as first:
-        assert not first.resumed
-        assert [p.name for p in partial.iterdir()] == [SETTINGS]
-    last = writer(folder)
-    make(last)
-    last.finish()
-    assert stored(folder) == undisturbed
-
-
-def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leaves_it(
-    folder: Path, partial: Path
-) -> None:
-    first, second = writer(folder), writer(folder)
-    assert first.claim(first.missing[0])
-    first.close()
-    # The other is still at work in it.
-    assert partial.is_dir()
-    second.close()
-    assert not partial.exists()
-    third = writer(folder)
-    make(third, third.missing[:1])
-    third.close()
-    assert writer(folder).resumed
-
-
-def test_one_that_begins_while_another_ends_begins_anew_or_finds_the_set(
-    folder: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between making the folder and locking it, the other may have removed it, or given it its name."""
-    ends: list[Callable[[], object]] = [partial.rmdir, partial.rmdir]
-    real = files.locked
-
-    def locked(place: Path, kind: int) -> int:
-        if ends:
-            ends.pop()()
-        return real(place, kind)
-
-    monkeypatch.setattr(files, "locked", locked)
     w = writer(folder)
-    assert not w.resumed
+    assert (w.resumed, [p.name for p in partial.iterdir()]) == (None, [SETTINGS])
     make(w)
-    w.close()
-    ends.append(lambda: partial.rename(folder))
-    monkeypatch.setattr(writers, "PATIENCE", 1)
-    with refuses("busy", path=str(folder)):
-        writer(folder)
-    assert not partial.exists()
+    w.finish()
+    assert stored(folder) == undisturbed
 
 
 def test_whatever_stands_in_the_settings_of_a_set_that_was_begun_it_goes_on_or_is_refused(
     folder: Path, partial: Path
 ) -> None:
-    first = writer(folder)
-    make(first, first.missing[:1])
-    first.close()
+    with closing(writer(folder)) as first:
+        make(first, first.missing[:1])
     good = json.loads((partial / SETTINGS).read_text())
     for place in ((), ("identity",), ("shards",), ("shards", "train"), ("population",)):
         for text in altered(good, place):
             (partial / SETTINGS).write_text(text)
             try:
-                w = writer(folder)
+                with closing(writer(folder)) as w:
+                    assert len(w.missing) == 5
             except UserError as error:
                 assert error.code == "conflict"  # noqa: PT017
-                continue
-            assert len(w.missing) == 5
-            w.close()
     (partial / SETTINGS).unlink()
     with refuses("conflict", parameter="population"):
         writer(folder)
@@ -320,23 +227,13 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_all_files_of_a_set_are_their_owners_and_shards_from_the_first_byte_on(
-    tmp_path: Path,
-) -> None:
+def test_all_files_of_a_set_are_their_owners_from_the_first_byte_on(tmp_path: Path) -> None:
     for umask in (0o022, 0o002, 0o077):
         before = os.umask(umask)
         try:
             folder = tmp_path / oct(umask)
-            left = folder.with_name(f"{folder.name}.partial") / "train-00000-of-00004.h5.tmp"
-            with closing(writer(folder)) as made:
-                assert made.claim(made.missing[0])
-                # An earlier process may have left it open to others.
-                left.chmod(0o644)
-            w = writer(folder)
-            for planned in w.missing:
-                with w.shard(planned) as sink:
-                    assert mode_of(left.with_name(f"{planned.file}.tmp")) == 0o600
-                    sink.append(np.ones((planned.rows, 2)), np.zeros(planned.rows, int))
+            make(w := writer(folder))
+            assert mode_of(folder.with_name(f"{folder.name}.partial")) == 0o700
             w.finish()
             assert {mode_of(path) for path in folder.iterdir()} == {0o600}
         finally:
@@ -348,11 +245,11 @@ def test_what_others_have_planted_gets_no_value_of_a_record(folder: Path, partia
     precious = tmp_path / "precious"
     precious.write_bytes(b"kept")
     w = writer(folder)
-    for planned in w.missing:
-        (partial / f"{planned.file}.tmp").symlink_to(precious)
-    make(w)
+    planned, *_ = w.missing
+    (partial / planned.file).symlink_to(precious)
+    make(w, [planned])
     assert precious.read_bytes() == b"kept"
-    assert not any(path.is_symlink() for path in partial.iterdir())
+    assert not (partial / planned.file).is_symlink()
 
 
 # Kills, stops and full disks

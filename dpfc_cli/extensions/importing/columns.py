@@ -37,7 +37,9 @@ from dpfc_cli.reading import readable
 
 VALUES = 2**20
 """Values of a CSV file that are read at once."""
-_FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
+_FLOATS: dict[pa.DataType, np.dtype[np.floating]] = {
+    kind: np.dtype(kind.to_pandas_dtype()) for kind in (pa.float16(), pa.float32(), pa.float64())
+}
 _INDEX = re.compile(r"|unnamed: ?[0-9]+|index|level_[0-9]+|__index_level_[0-9]+__")
 """What programs call the column of the rows' own numbers or names, in small letters."""
 _NUMBER = "^[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?$"
@@ -318,7 +320,7 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
 def _kind(schema: pa.Schema, x: tuple[str, ...] | str, path: Path) -> np.dtype[np.floating]:
     """The dtype of the features of a file: of several columns the widest one."""
     if isinstance(x, str):
-        return np.dtype(_FLOATS[columns.same(schema, x, _is_vector, path).value_type])
+        return _FLOATS[columns.same(schema, x, _is_vector, path).value_type]
     return np.result_type(*(_FLOATS[columns.same(schema, name, _FLOATS.__contains__, path)] for name in x))
 
 
