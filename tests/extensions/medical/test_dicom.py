@@ -1,6 +1,7 @@
 """DICOM: the pixel data and nothing else, in files that pydicom wrote."""
 
 import io
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import convert_color_space
-from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-)
+from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit
 
 from dpfc_cli import errors
 from dpfc_cli.errors import UserError
@@ -72,24 +69,18 @@ def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
     np.testing.assert_array_equal(decode(data, "a", PLAIN), 255 - jpeg if kind == "MONOCHROME1" else jpeg)
 
 
-@pytest.mark.parametrize("stored", ["RGB", "YBR"])
-@pytest.mark.parametrize("kind", ["RGB", "YBR_FULL_422"])
-@pytest.mark.parametrize("silent", [False, True])
-def test_colours_of_a_jpeg_inside_are_those_that_the_file_says_unless_the_jpeg_says_others(
-    stored: str, kind: str, silent: bool
-) -> None:
-    """Readers differ on files that contradict themselves."""
-    file = io.BytesIO()
-    Image.fromarray(COLOURS).save(file, "JPEG", quality=95, subsampling=0, keep_rgb=stored == "RGB")
-    jpeg = without_colour_space(file.getvalue()) if silent else file.getvalue()
-    data = written(COLOURS, JPEGBaseline8Bit, PixelData=encapsulate([jpeg]), PhotometricInterpretation=kind)
-    if not kind.startswith(stored):
-        # Of a JPEG that is silent nobody can know.
-        if not silent:
+def test_colours_of_a_jpeg_inside_are_those_that_the_file_says_unless_the_jpeg_says_others() -> None:
+    """Readers differ on files that contradict themselves. Of a JPEG that is silent nobody can know."""
+    for stored, kind, silent in product(("RGB", "YBR"), ("RGB", "YBR_FULL_422"), (False, True)):
+        file = io.BytesIO()
+        Image.fromarray(COLOURS).save(file, "JPEG", quality=95, subsampling=0, keep_rgb=stored == "RGB")
+        jpeg = without_colour_space(file.getvalue()) if silent else file.getvalue()
+        data = written(COLOURS, JPEGBaseline8Bit, PixelData=encapsulate([jpeg]), PhotometricInterpretation=kind)
+        if kind.startswith(stored):
+            assert np.abs(decode(data, "a", PLAIN).astype(int) - COLOURS).mean() < 2
+        elif not silent:
             with refuses("bad-record", parameter="on_error"):
                 decode(data, "a", PLAIN)
-        return
-    assert np.abs(decode(data, "a", PLAIN).astype(int) - COLOURS).mean() < 2
 
 
 def without_colour_space(jpeg: bytes) -> bytes:
@@ -121,20 +112,11 @@ def test_luminance_and_chrominance_without_compression_become_colours() -> None:
         assert np.abs(decode(written(values, **elements), "a", PLAIN).astype(int) - COLOURS).mean() < 2
 
 
-@pytest.mark.parametrize(("kind", "inside"), [("MONOCHROME2", [0, 51, 61, 255]), ("MONOCHROME1", [0, 204, 194, 0])])
-def test_what_stands_for_no_picture_is_black_whatever_the_window(kind: str, inside: list[int]) -> None:
-    values = np.array([[-2000, 0, 40, 3000]], np.int16)
-    elements: dict[str, Any] = {
-        "BitsStored": 16,
-        "HighBit": 15,
-        "PixelPaddingValue": -2000,
-        "PhotometricInterpretation": kind,
-    }
-    data = written(values, **elements)
-    # Scanners write 63536 instead, without a sign.
-    for each in (data, data.replace(b"\x28\0\x20\1SS", b"\x28\0\x20\1US")):
-        np.testing.assert_array_equal(decode(each, "a", Preparation(window=(-200, 800)))[..., 0], [inside])
-        assert decode(each, "a", PLAIN)[0, 0, 0] == 0
+def test_padding_that_scanners_write_without_its_sign_is_black() -> None:
+    """The grid has padding of all other kinds. Scanners write 63536 in place of -2000."""
+    data = written(np.array([[-2000, 0, 40, 3000]], np.int16), BitsStored=16, HighBit=15, PixelPaddingValue=-2000)
+    other = data.replace(b"\x28\0\x20\1SS", b"\x28\0\x20\1US")
+    assert decode(other, "a", Preparation(window=(-200, 800)))[0, :, 0].tolist() == [0, 51, 61, 255]
 
 
 def test_bits_beside_those_that_are_stored_change_nothing() -> None:
@@ -153,31 +135,31 @@ MAPPING.RealWorldValueSlope, MAPPING.RealWorldValueIntercept = 0.5, 0.0
 HU = rescale(2, -1024, "file")
 
 
-@pytest.mark.parametrize(
-    "elements",
-    [
-        {"NumberOfFrames": 2, "PixelData": bytes(4 * RAMP.size)},
-        {"PixelData": bytes(4 * RAMP.size)},
-        {"PhotometricInterpretation": "PALETTE COLOR"},
-        {"PhotometricInterpretation": "YBR_PARTIAL_422"},
-        {"PhotometricInterpretation": "MONOCHROME1", "PresentationLUTShape": "IDENTITY"},
-        {"PresentationLUTShape": "INVERSE"},
-        {"SamplesPerPixel": 3},
-        {"BitsStored": 0},
-        {"HighBit": 15},
-        {"Rows": None},
-        {"RescaleSlope": "2"},
-        {"RescaleSlope": "inf", "RescaleIntercept": "0"},
-        {"RescaleSlope": "0", "RescaleIntercept": "0"},
-        HU | rescale(1, -1024, "shared"),
-        rescale(2, -1024, "frame") | HU | {"RescaleSlope": "3"},
-        HU | {"ModalityLUTSequence": [TABLE]},
-        {"PixelPaddingValue": 4096, "PixelData": (RAMP | 0x1000).tobytes()},
-    ],
-)
-def test_what_readers_may_understand_differently_is_refused(elements: dict[str, Any]) -> None:
-    with refuses("bad-record", parameter="on_error"):
-        decode(written(RAMP, **elements), "a", PLAIN)
+TWO_WAYS: list[dict[str, Any]] = [
+    {"NumberOfFrames": 2, "PixelData": bytes(4 * RAMP.size)},
+    {"PixelData": bytes(4 * RAMP.size)},
+    {"PhotometricInterpretation": "PALETTE COLOR"},
+    {"PhotometricInterpretation": "YBR_PARTIAL_422"},
+    {"PhotometricInterpretation": "MONOCHROME1", "PresentationLUTShape": "IDENTITY"},
+    {"PresentationLUTShape": "INVERSE"},
+    {"SamplesPerPixel": 3},
+    {"BitsStored": 0},
+    {"HighBit": 15},
+    {"Rows": None},
+    {"RescaleSlope": "2"},
+    {"RescaleSlope": "inf", "RescaleIntercept": "0"},
+    {"RescaleSlope": "0", "RescaleIntercept": "0"},
+    HU | rescale(1, -1024, "shared"),
+    rescale(2, -1024, "frame") | HU | {"RescaleSlope": "3"},
+    HU | {"ModalityLUTSequence": [TABLE]},
+    {"PixelPaddingValue": 4096, "PixelData": (RAMP | 0x1000).tobytes()},
+]
+
+
+def test_what_readers_may_understand_differently_is_refused() -> None:
+    for elements in TWO_WAYS:
+        with refuses("bad-record", parameter="on_error"):
+            decode(written(RAMP, **elements), "a", PLAIN)
 
 
 def test_a_window_is_refused_if_the_file_states_two_meanings_of_its_values() -> None:
@@ -235,26 +217,16 @@ def test_a_file_of_too_many_pixels_and_a_jpeg_inside_that_has_more_than_it_says_
         decode(data, "a.dcm", PLAIN)
 
 
-def test_no_other_element_becomes_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Dataset] = []
-    real = dicom._read
-
-    def spied(data: bytes, *, stop_before_pixels: bool) -> Dataset:
-        read.append(real(data, stop_before_pixels=stop_before_pixels))
-        return read[-1]
-
-    monkeypatch.setattr(dicom, "_read", spied)
-    groups = rescale(1, 0, "frame")
-    content = Dataset()
+def test_no_other_element_becomes_a_value() -> None:
+    groups, content = rescale(1, 0, "frame"), Dataset()
     content.FrameAcquisitionDateTime = "20200101"
     for group in groups["PerFrameFunctionalGroupsSequence"]:
         group.FrameContentSequence = [content]
         group["FrameContentSequence"].is_undefined_length = True
-    decode(written(RAMP, **groups), "a", PLAIN)
-    inside = read[-1].PerFrameFunctionalGroupsSequence[0].FrameContentSequence[0]
+    found = dicom._read(written(RAMP, **groups), stop_before_pixels=False)
+    inside = found.PerFrameFunctionalGroupsSequence[0].FrameContentSequence[0]
     assert isinstance(inside.get_item("FrameAcquisitionDateTime"), RawDataElement)
-    assert {element.keyword for found in read for element in found} <= set(dicom.ELEMENTS)
-    assert read
+    assert {element.keyword for element in found} <= set(dicom.ELEMENTS)
     assert "Patient" not in " ".join(dicom.ELEMENTS)
 
 
