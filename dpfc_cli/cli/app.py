@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
 from dpfc_cli import points, progress
 from dpfc_cli.cli import stop
@@ -50,7 +51,7 @@ COMMANDS = {
     "list": "list_",
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
-COMMON: dict[str, Any] = {
+COMMON: dict[str, OptionInfo] = {
     "quiet": typer.Option("--quiet", "-q", metavar="", help="Show only results, warnings and errors."),
     "verbose": typer.Option("--verbose", "-v", metavar="", help="Show the traceback of a defect."),
     "as_json": typer.Option("--json", metavar="", help="Print one JSON object, also of an error."),
@@ -107,10 +108,10 @@ def command(
             return options[parameter].flag if parameter in options else flag_named(parameter)
 
         @functools.wraps(function)
-        def guarded(**words: Any) -> None:
+        def guarded(**words: object) -> None:
             from dpfc_cli.cli import display
 
-            common = {each: _before.get(each, False) or words.get(each, False) for each in COMMON}
+            common = {each: bool(_before.get(each) or words.get(each)) for each in COMMON}
             stop.stands = when_stopped
             display.begin(common["as_json"], common["quiet"])
             if "as_json" in words:
@@ -129,12 +130,11 @@ def command(
             finally:
                 display.begin()
 
-        shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]
         own = {each.name for each in parameters}
         parameters += [_common_option(each) for each in COMMON if each not in own]
-        shown.__signature__ = inspect.Signature(parameters)
-        shown.__annotations__ = {each.name: each.annotation for each in parameters}
+        guarded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        guarded.__annotations__ = {each.name: each.annotation for each in parameters}
         said = plain(inspect.getdoc(function) or "")
         short = re.split("[.:]", said)[0] + "."
         app.command(name, cls=Command, help=said, short_help=short, rich_help_panel=panel)(guarded)
@@ -178,7 +178,7 @@ def _show_traceback(error: BaseException) -> None:
         print(f"  {printable(line)}", file=sys.stderr)  # noqa: T201
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     from dpfc_cli.cli import display
 
     display.warn(f"{category.__name__}: {message}")
@@ -256,16 +256,16 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(words: list[str]) -> Any:
+def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     register(name)
-    group: Any = typer.main.get_command(app)
+    group = typer.main.get_command(app)
     try:
         if name in COMPUTING:
             keep_compiled()
         group(prog_name="dpfc")
     except SystemExit as end:
-        return end.code
+        return end.code if isinstance(end.code, int) else bool(end.code)
     return 0
 
 

@@ -3,13 +3,13 @@
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import NEWEST, head_or_newest, with_sets
 from dpfc_cli.errors import bad_record, conflict, counted, missing, parameter
-from dpfc_cli.options import Option, listed
+from dpfc_cli.options import Option, Value, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 from dpfc_cli.prediction.request import SOURCE, Predicting
 
@@ -38,7 +38,7 @@ def predict(
         bool,
         Option("Print one JSON object on what was written. It needs --out.", flags=("--json",)),
     ] = False,
-    **asked: Any,
+    **asked: Value,
 ) -> None:
     """Name the classes of new pictures, with probabilities.
 
@@ -74,7 +74,7 @@ def predict(
     _told(found, saved)
 
 
-def _json(found: "Predictions", saved: "Saved") -> dict[str, Any]:
+def _json(found: "Predictions", saved: "Saved") -> dict[str, object]:
     fitted = found.calibration
     return {
         "path": str(saved.path),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import holder
@@ -19,6 +18,7 @@ from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding
 from dpfc_cli.report.evaluated import released
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
+from dpfc_cli.structs import Json
 from dpfc_cli.verification import of_signature
 from dpfc_cli.version import __version__
 
@@ -181,7 +181,7 @@ def _backbone(card: Card) -> str:
     return f"'{name}'" if isinstance(name, str) else "an unknown backbone"
 
 
-def _flat(value: Any, name: str = "") -> list[str]:
+def _flat(value: Json, name: str = "") -> list[str]:
     """What a JSON value says, as 'name: value'. A card may have any here. Its name comes first."""
     if isinstance(value, dict):
         ordered = sorted(value.items(), key=lambda item: item[0] != "name")
@@ -234,10 +234,10 @@ def _digests(card: Card, own: "holder.Holder | None") -> list[tuple[str, str]]:
     return rows if own is None else [*rows, *own.digests]
 
 
-def _header(card: Card, name: str, license: str | None, figures: Figures | None) -> dict[str, Any]:
+def _header(card: Card, name: str, license: str | None, figures: Figures | None) -> dict[str, Json]:
     weights = card.features.backbone.get("weights")
     tags = ["dpfc", "differential-privacy" if card.private else "no-privacy-guarantee"]
-    found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
+    found: dict[str, Json] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
     if _backbone(card) != "'imported'":
         # Imported features may be of texts.
         found["pipeline_tag"] = "image-classification"
@@ -251,6 +251,6 @@ def _header(card: Card, name: str, license: str | None, figures: Figures | None)
     return found
 
 
-def _repository(id: Any) -> str | None:
+def _repository(id: Json) -> str | None:
     parts = id.removeprefix("hf:").split("/") if isinstance(id, str) and id.startswith("hf:") else []
     return "/".join(parts[:2]) if len(parts) >= 2 and all(parts[:2]) else None

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import UserError, missing, parameter, quoted, sentence
 from dpfc_cli.extensions.publish.contents import document
@@ -115,7 +114,9 @@ def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, 
             api.create_repo(repository, private=True)
             known, parent = set(), None
         stale = tuple(sorted((own & known) - set(files)))
-        operations: list[Any] = [CommitOperationAdd(name, data) for name, data in files.items()]
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationAdd(name, data) for name, data in files.items()
+        ]
         operations += [CommitOperationDelete(name) for name in stale]
         made = api.create_commit(repository, operations, commit_message="A head by dpfc", parent_commit=parent)
     except Exception as error:  # Which exceptions the network raises changes with the versions of the library.
