@@ -57,6 +57,8 @@ COMMON: dict[str, OptionInfo] = {
     "as_json": typer.Option("--json", metavar="", help="Print one JSON object, also of an error."),
 }
 """Options that may stand before the command or after it."""
+_computing: set[str] = set()
+"""The commands that compute with JAX."""
 _before: dict[str, bool] = {}
 """Those that stood before it."""
 
@@ -92,14 +94,16 @@ def register(name: str = "") -> None:
 
 
 def command(
-    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed."
+    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed.", computes: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
     calls: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
     docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
-    must say (`stop.stands`).
+    must say (`stop.stands`). computes: with JAX, whose compiled programs are kept then.
     """
+    if computes:
+        _computing.add(name)
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         options = typed(function, *calls)
@@ -261,7 +265,7 @@ def _run(words: list[str]) -> int:
     register(name)
     group = typer.main.get_command(app)
     try:
-        if name in COMPUTING:
+        if name in _computing:
             keep_compiled()
         group(prog_name="dpfc")
     except SystemExit as end:
@@ -271,8 +275,6 @@ def _run(words: list[str]) -> int:
 
 # What JAX compiles
 
-COMPUTING = ("audit", "evaluate", "extract", "forecast", "predict", "site-serve", "train", "zero-shot")
-"""The commands that compute with JAX."""
 LARGEST = 2**28
 """Bytes that are kept. What was not used for the longest time goes first."""
 

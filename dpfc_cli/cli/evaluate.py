@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OUTPUT = "Output"
 
 
-@command("evaluate", PrivateScoring, panel="Train a classifier")
+@command("evaluate", PrivateScoring, panel="Train a classifier", computes=True)
 def evaluate(
     heads: Annotated[
         list[Path] | None,

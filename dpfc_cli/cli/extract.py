@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Extraction,
     panel="Train a classifier",
     when_stopped="This run made nothing. What earlier runs finished is kept.",
+    computes=True,
 )
 def extract(
     source: Annotated[str | None, declared(Extraction)["source"]] = None,

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from dpfc_cli.prediction.predict import Predictions
 
 
-@command("predict", Predicting, panel="Pictures and heads", when_stopped="What was printed is all that was made.")
+@command(
+    "predict",
+    Predicting,
+    panel="Pictures and heads",
+    when_stopped="What was printed is all that was made.",
+    computes=True,
+)
 def predict(
     head: Annotated[str | None, NEWEST] = None,
     source: Annotated[str | None, Option(SOURCE, argument=True, metavar="SOURCE")] = None,

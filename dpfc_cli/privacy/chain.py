@@ -140,21 +140,24 @@ def arrays(chain: Chain) -> list[np.ndarray]:
     return [value for value in values(chain) if isinstance(value, np.ndarray)]
 
 
-def from_json(steps: list[dict[str, float | str]], held: Sequence[np.ndarray], d: int) -> Chain:
+def from_json(steps: object, held: Sequence[np.ndarray], d: int) -> Chain:
     """The chain, for d dimensions, that a card and its arrays describe. steps: what `to_json` wrote. held: in the order
     of `arrays`. ValueError: this version does not know a step, an array is missing, or a value is not valid (see
     `check`).
     """
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise ValueError("its preprocessing is no list of steps")
     left, chain = list(held), list[Step]()
-    for step in steps if isinstance(steps, list) else [{}]:
-        if not isinstance(step, dict) or not isinstance(name := step.get("step"), str) or name not in _NAMES:
-            raise ValueError("its preprocessing is no list of steps that are known")
-        value: Array = step.get("norm", None if _NAMES[name] is Clip else 1.0)
+    for step in steps:
+        kind = _NAMES.get(str(step.get("step")))
+        if kind is None:
+            raise ValueError("unknown preprocessing step")
+        value: Array = step.get("norm", None if kind is Clip else 1.0)
         if type(value) is not float or not 1 / LARGEST <= value <= LARGEST:
             raise ValueError("a clipping norm must be positive, and a float32 number in units of it must be finite")
-        if _NAMES[name] is not Clip:
+        if kind is not Clip:
             value = left.pop(0) if left else None
-        chain.append(_NAMES[name](value))
+        chain.append(kind(value))
     if len(held) != sum(type(step) is not Clip for step in chain):
         raise ValueError("the arrays of its preprocessing are missing")
     check(tuple(chain), d)

@@ -285,13 +285,8 @@ _ALONE = (
 def _others(card: Card) -> str:
     """What its ledger said of other trainings, and what the claim of this one does not say of them."""
     ledger, private = card.ledger, card.private
-    if ledger is None and card.unknown:
-        return f"This head names no ledger. {_ALONE}"
     if ledger is None:
-        return (
-            "This head is in no ledger. Each site has it as a head of its own, which says what else was spent on the "
-            f"records there. {_ALONE}"
-        )
+        return " ".join(filter(None, ("This head names no ledger.", card.elsewhere, _ALONE)))
     trainings, spending = ledger.count, ledger.private
     said = "When it was made, its ledger had no other training that may be of the same people."
     if trainings > 1:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Auditing,
     panel="Check the proofs",
     when_stopped="A method has no bound before all its runs are made. Nothing was changed.",
+    computes=True,
 )
 def audit(**asked: Value) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.

@@ -124,7 +124,7 @@ def check(plan: Plan, features: Features, name: Name, policy: Policy = None) -> 
     display.show(page(f"Plan {plan}", Rows(rows), _sites(site.plan), values=values))
 
 
-@command("site-serve", panel="Federation", when_stopped="This run charged nothing.")
+@command("site-serve", panel="Federation", when_stopped="This run charged nothing.", computes=True)
 def serve(
     plan: Plan,
     features: Features,

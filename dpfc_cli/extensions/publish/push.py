@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from dpfc_cli.errors import UserError, missing, parameter, quoted, sentence
 from dpfc_cli.extensions.publish.contents import document
-from dpfc_cli.extensions.publish.request import Pushing
+from dpfc_cli.extensions.publish.request import Pushing, Reporting
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import SUFFIXES, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
@@ -74,12 +73,9 @@ def push(wanted: Pushing) -> Pushed:
     loaded = vouched(path)
     name = STEM + SUFFIXES[loaded.card.claim]
     place = f"{PREFIX}{found[1]}/{name}"
-    figures = None if wanted.evaluation is None else Path(wanted.evaluation)
     with copied(path) as copy:
-        files, signed = (
-            {name: copy.read_bytes()},
-            signature.check(copy, path, signature.Signer(public_key=wanted.public_key)),
-        )
+        files = {name: copy.read_bytes()}
+        signed = signature.check(copy, path, signature.Signer(public_key=wanted.public_key))
     if signed is not None:
         files[name + SUFFIX] = signed.path.read_bytes()
     elif signature.beside(path).exists():
@@ -88,9 +84,7 @@ def push(wanted: Pushing) -> Pushed:
             f"Name the public key, and it is checked before it is sent: {parameter('public_key')}. Or remove "
             f"'{path.name}{SUFFIX}'.",
         )
-    card = document(
-        loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license, signed=signed, sign_off=False
-    )
+    card = document(loaded, Reporting(path, evaluation=wanted.evaluation), signed, f"{PREFIX}{found[1]}", license)
     files[README] = markdown(card).encode()
     if wanted.dry_run:
         return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)
