@@ -251,8 +251,9 @@ def test_arrays_are_known_by_the_names_that_people_give_them(tmp_path: Path) -> 
         np.testing.assert_array_equal(found.arrays("train")[0], X)
         np.testing.assert_array_equal(found.arrays("train")[1][:, 0], Y)
     folder = folder_of(tmp_path / "in", train_x=X, train_y=Y, test_x=TEST_X, test_y=TEST_Y, train_who=Y)
-    for options, parameter in (({"group_column": "who"}, None), ({"column": "vector"}, "column")):
-        with refuses("missing", parameter=parameter):
+    lacking: tuple[dict[str, Any], ...] = ({"group_column": "who"}, {"column": "vector"})
+    for options in lacking:
+        with refuses("missing"):
             import_features(folder, tmp_path / "set", classes=3, **options)
     with refuses("unsupported"):
         import_features(folder / "train_x.npy", tmp_path / "set", classes=3)
