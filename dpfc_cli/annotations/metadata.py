@@ -5,8 +5,6 @@ anything: labels, or whom a picture shows. A table may also have another name, a
 """
 
 import csv
-import io
-import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -143,19 +141,6 @@ def refuse_lines(path: Path, wrong: Mapping[int, str]) -> None:
         raise bad_record(
             f"In {quoted(path)} {first}{others}. {GUARDED}", f"Correct these lines, or take them out. {LETTERS}"
         )
-
-
-def without(path: Path, lines: Collection[int]) -> tuple[bytes, int]:
-    """A table without the lines of these numbers, and how many are left. UserError if it cannot be read."""
-    kept = [row for number, row in rows(path, "picture") if number not in lines]
-    text = io.StringIO()
-    if _of_lines(path):
-        text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
-    elif kept:
-        writer = csv.DictWriter(text, list(kept[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(kept)
-    return text.getvalue().encode("utf-8", "surrogateescape"), len(kept)
 
 
 def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:

@@ -1,13 +1,12 @@
 """`dpfc extract`: pictures to a feature set."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.made import report, unless_persons
 from dpfc_cli.cli.typed import flag_named, source_named
-from dpfc_cli.errors import conflict, counted, missing, parameter, spelled
+from dpfc_cli.errors import counted, missing, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction
 from dpfc_cli.options import Option, Value, declared
 
@@ -29,15 +28,6 @@ def extract(
         bool,
         Option("Look through everything that needs no backbone, and name all that is wrong. Make nothing.", WORK),
     ] = False,
-    usable: Annotated[
-        Path | None,
-        Option(
-            "With ‹dry_run›: a new file for the table of the pictures, without the lines that cannot be used. Name it "
-            "with ‹table› afterwards.",
-            WORK,
-            metavar="FILE",
-        ),
-    ] = None,
     **asked: Value,
 ) -> None:
     """Compute features of a data set's pictures and store them as a feature set.
@@ -47,8 +37,6 @@ def extract(
     from dpfc_cli.extraction import extract as extraction
 
     wanted = source_named(source, dataset)
-    if usable is not None and not dry_run:
-        raise conflict(f"{parameter('usable')} needs {parameter('dry_run')}.", "Add it.", parameter="usable")
     if wanted is None:
         remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
         raise missing("No pictures are named.", remedy, parameter="source")
@@ -60,7 +48,7 @@ def extract(
         from dpfc_cli.cli.fetch import show_needed
         from dpfc_cli.extraction.looking import look_through
 
-        looked = look_through(Extraction(wanted, **asked, warn=warn), usable)
+        looked = look_through(Extraction(wanted, **asked, warn=warn))
         counts = {"records": looked.records, "persons": looked.persons}
         show_needed(looked.needs, {name: count for name, count in counts.items() if count is not None})
         return

@@ -55,7 +55,7 @@ from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, m
 from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
 from dpfc_cli.images.pictures import Files, unread
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, LabelTable, Listed, Request, Unlabelled, image_set
+from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, Unlabelled, image_set
 from dpfc_cli.reading import readable
 
 EXPECTED = (
@@ -125,13 +125,13 @@ def _opened(request: Request) -> ImageSet:
         tabled = usual_column(table_at(labels_at).columns, USUAL_NAMES) is not None
 
     # What lies beside the folders of splits is in none of them.
-    remarks, skipped, named = tuple[str, ...](), Counter[str](), None
+    remarks, skipped = tuple[str, ...](), Counter[str]()
     if folders["train"] != path:
         remarks = splits_left_out(folders_in(path), (folder.name for folder in folders.values()))
     if tabled:
         if labels_at is not None and folders["train"] == path:
             parts = _parts_by_column(path, labels_at, table_at(labels_at)) or parts
-        named = _find_in_tables(parts, label, rule, table_at, request)
+        _find_in_tables(parts, label, rule, table_at, request)
         there = sum(entry.size != MISSING for part in parts.values() for _, entry in part.found)
         unnamed = sum(map(_pictures_below, {part.folder for part in parts.values()})) - there
         if unnamed > 0:
@@ -162,7 +162,7 @@ def _opened(request: Request) -> ImageSet:
         )
     also = () if tabled else classes
     found = image_set("imagefolder", listed, request, also=also, remarks=(*remarks, *left_out(skipped)))
-    return replace(found, noticed=partial(_noticed, [*parts.values()], table_at, tabled=tabled), table=named)
+    return replace(found, noticed=partial(_noticed, [*parts.values()], table_at, tabled=tabled))
 
 
 def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:
@@ -249,14 +249,13 @@ def _parts_by_column(path: Path, place: Path, table: Metadata) -> dict[str, _Par
 
 def _find_in_tables(
     parts: Mapping[str, _Part], labels: Needed, rule: Rule | None, table_at: TableAt, request: Request
-) -> LabelTable | None:
+) -> None:
     """Find the images of all splits that tables name, sorted by name.
 
     The label stands in the digest's place of each entry, so the listing has it. The size of a file that is not there is
-    `MISSING`. What is wrong with lines is added to the faults of the request. Returns the table; None if there are
-    several.
+    `MISSING`. What is wrong with lines is added to the faults of the request.
     """
-    titled, wrong = dict[str, int](), dict[Path, dict[int, str]]()
+    wrong = dict[Path, dict[int, str]]()
     for part in parts.values():
         path = part.table
         if path is None:
@@ -282,7 +281,6 @@ def _find_in_tables(
                 size = MISSING
             name = os.path.relpath(place, part.folder)
             part.found.append((value, Entry(name, size, str(value))))
-            titled[str(part.folder / name)] = line
         part.found.sort(key=lambda listed: listed[1].name)
     for part in parts.values():
         if all(entry.size == MISSING for _, entry in part.found):
@@ -292,10 +290,6 @@ def _find_in_tables(
             refuse_lines(path, lines)
         named = ((part, entry) for part in parts.values() if part.table == path for _, entry in part.found)
         refuse_twice(part.folder / entry.name for part, entry in named if entry.size != MISSING)
-    if len(wrong) > 1:
-        return None
-    [(path, lines)] = wrong.items()
-    return LabelTable(path, titled, lines)
 
 
 def _pictures_below(folder: Path) -> int:

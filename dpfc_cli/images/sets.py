@@ -14,7 +14,7 @@ published.
 import errno
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -162,14 +162,6 @@ class Split:
         return replace(self, labels=self.labels[records], pixels=self.pixels.only(records), keys=keys)
 
 
-class LabelTable(NamedTuple):
-    """A table that names pictures."""
-
-    path: Path
-    lines: Mapping[str, int]  # where a picture is named, by its title
-    wrong: Collection[int]  # the lines that cannot be records
-
-
 @dataclass(frozen=True)
 class ImageSet:
     """A data set."""
@@ -182,7 +174,6 @@ class ImageSet:
     noticed: Callable[[], str | None] = lambda: None
     """The rule that would bring together pictures that seem to be of one person; None if none do. It may take long. It
     is asked only where the user gave no rule."""
-    table: LabelTable | None = None  # the table that names its pictures, if there is one
 
 
 # What a source of pictures is

@@ -24,26 +24,25 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("scans")
 
 
-def looked(usable: Path | None = None, **more: Any) -> Looked:
+def looked(**more: Any) -> Looked:
     wanted = Extraction("imagefolder:scans", classes=("a", "b"), out="set", warn=lambda said: None, **more)
-    return look_through(wanted, usable)
+    return look_through(wanted)
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made(scans: Path) -> None:
     cut, wide = scans / "a/p0/0.png", scans / "b/p1/3.png"
     cut.write_bytes(cut.read_bytes()[:60])
     Image.new("RGB", (17, 16)).save(wide)
-    cases: Any = (({}, []), ({"usable": Path("usable.csv"), "image_size": 16}, ["usable"]))
-    for more, usable in cases:
+    for image_size in (None, 16):
         with refuses("conflict") as refused:
-            looked(**more)
+            looked(image_size=image_size)
         found = refused.value.fields["problems"]
         assert isinstance(found, list)
         named = [each["fields"].get("parameter") for each in found]
-        assert named == ["each_record_is_a_person", *usable, "on_error"]
+        assert named == ["each_record_is_a_person", "on_error"]
         (listed,) = Path("features").iterdir()
         # What is brought to a size may have any.
-        assert [name in listed.read_text() for name in (str(cut), str(wide))] == [True, not usable]
+        assert [name in listed.read_text() for name in (str(cut), str(wide))] == [True, image_size is None]
         assert listed.name == "set.refused.txt"
 
 
@@ -71,31 +70,17 @@ one outside of the folder, and of one with another label.
 """
 
 
-def test_a_table_without_the_lines_that_cannot_be_used_is_written_and_makes_a_set(scans: Path) -> None:
-    listed = table(*BAD)
-    right = listed.read_text().splitlines()[:-6]
+def test_all_that_is_wrong_with_a_table_is_said_at_once(scans: Path) -> None:
+    table(*BAD)
     (scans / "extra.png").write_bytes((scans / "a/p0/0.png").read_bytes())
     cut = scans / "b/p1/2.png"
     cut.write_bytes(cut.read_bytes()[:60])
-    asked = {"each_record_is_a_person": True, "label_column": "label"}
-    with refuses("conflict", parameter="image_size"):
-        looked(Path("usable.csv"), **asked)
     with refuses("bad-record") as refused:
-        looked(Path("usable.csv"), **asked, image_size=16)
+        looked(each_record_is_a_person=True, label_column="label", image_size=16)
     found = refused.value.fields["problems"]
     assert isinstance(found, list)
     # Lines that can be no records, labels, and pictures. Of one line two things may be wrong.
     assert [each["code"] for each in found] == ["bad-record"] * 3
-    assert Path("usable.csv").read_text().splitlines() == [line for line in right if "b/p1/2" not in line]
-    made = extract(
-        "imagefolder:scans",
-        classes=("a", "b"),
-        table="usable.csv",
-        each_record_is_a_person=True,
-        warn=lambda said: None,
-    )
-    assert made.features is not None
-    assert made.features.split("train").n == 19
 
 
 def test_lines_without_a_picture_or_a_label_become_null_records_where_that_is_wanted(scans: Path) -> None:
@@ -108,7 +93,6 @@ def test_lines_without_a_picture_or_a_label_become_null_records_where_that_is_wa
     assert listed == ["gone too.png", "gone.png", "none.png"]
     assert not Path("features/set.partial").exists()
     made = extract("imagefolder:scans", **asked, on_error="null", most_null=0.2)
-    assert made.features is not None
     _, y = made.features.arrays("train")
     assert y.ravel().tolist().count(-1) == 3
     assert made.features.split("train").n == 23
