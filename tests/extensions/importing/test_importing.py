@@ -42,11 +42,6 @@ def npz_of_texts(folder: Path, arrays: Arrays) -> Path:
     return npz(folder, arrays | {"train_patient": arrays["train_patient"].astype(str)})
 
 
-def one_npy(folder: Path, arrays: Arrays) -> Path:
-    named = {"train_x": "X", "train_y": "y", "train_patient": "patient"}
-    return npy(folder, {named[name]: array for name, array in arrays.items()}) / "X.npy"
-
-
 def slides(folder: Path, arrays: Arrays) -> Path:
     """In a folder of their own: the shards of a set beside them would be slides that the table does not name."""
     place = folder / "slides"
@@ -59,7 +54,7 @@ def slides(folder: Path, arrays: Arrays) -> Path:
     return place
 
 
-FORMATS = (npz, npz_of_texts, safetensors, hdf5, parquet(), npy, one_npy, slides)
+FORMATS = (npz, npz_of_texts, safetensors, hdf5, parquet(), npy, slides)
 
 
 def made(source: Path, out: Path, **options: Any) -> FeatureSet:

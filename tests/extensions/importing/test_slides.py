@@ -174,33 +174,8 @@ def _empty(path: Path) -> None:
         file["features"] = np.empty((0,), np.float32)
 
 
-def _unwritten(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file.create_dataset("features", (10**12, D), np.float32, chunks=(32, D))
-
-
-def _declared(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file.create_dataset("features", (10**9, D), np.float32)
-
-
 def _infinite(path: Path) -> None:
     stamp(path, np.full((3, D), np.inf, np.float32))
-
-
-def _damaged(path: Path) -> None:
-    """A chunk that cannot be expanded."""
-    with h5py.File(path, "w") as file:
-        file.create_dataset("features", data=np.ones((64, D)), chunks=(64, D), compression="gzip")
-        at = file["features"].id.get_chunk_info(0)
-    data = bytearray(path.read_bytes())
-    data[at.byte_offset : at.byte_offset + at.size] = bytes(at.size)
-    path.write_bytes(data)
-
-
-def _linked(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file["features"] = h5py.ExternalLink("slide_0.h5", "features")
 
 
 def _two(path: Path) -> None:
@@ -209,13 +184,8 @@ def _two(path: Path) -> None:
         file["features"], file["feats"] = np.ones((3, D)), np.zeros((3, D))
 
 
-def _stopped(path: Path) -> None:
-    """In the middle of a chunk, and with a value for what was never written."""
-    with h5py.File(path, "w") as file:
-        file.create_dataset("features", (4, D), np.float32, chunks=(4, D), fillvalue=9.97e36)[:3] = 1
-
-
-BROKEN = [Path.unlink, _cut, _empty, _unwritten, _declared, _infinite, _linked, _damaged, _two, _stopped]
+BROKEN = [Path.unlink, _cut, _empty, _infinite, _two]
+"""More ways are those of HDF5 in `tests/features/test_hdf5`."""
 
 
 @pytest.mark.parametrize("spoil", BROKEN)
