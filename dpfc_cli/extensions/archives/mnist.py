@@ -1,23 +1,14 @@
-"""IDX, the format of MNIST and Fashion-MNIST: a magic number, the dimensions, then the bytes.
-
-A file must end where its header says. So a cut-off copy and a wrong file are found before any picture is used. The
-listing is a digest of the unpacked bytes, so it is the same for `.gz` files and plain ones.
-"""
+"""MNIST and Fashion-MNIST, from their official files: packed IDX, a header and then the bytes."""
 
 import gzip
-import io
-import math
-import struct
-import zlib
-from pathlib import Path
 
 import numpy as np
 
 from dpfc_cli.annotations.classes import coded
-from dpfc_cli.extensions.archives.official import LARGEST, mirrored, missing
-from dpfc_cli.images.pictures import Held, Pixels
-from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, entry_of, image_set
-from dpfc_cli.reading import readable
+from dpfc_cli.downloads import Remote
+from dpfc_cli.extensions.archives.official import mirrored, official
+from dpfc_cli.images.pictures import Held
+from dpfc_cli.images.sets import DataSet, ImageSet, Listed, Request, entry_of, image_set
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""
@@ -32,86 +23,38 @@ NAMES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 """Images and labels of each split."""
-UNSIGNED_BYTE = 0x08
+SIDE = 28
 
 
-def open_idx(dataset: str, classes: tuple[str, ...], request: Request, subfolders: tuple[str, ...]) -> ImageSet:
-    """Open a data set of IDX files with the names of MNIST's. Raises UserError if a file is missing or damaged, or the
-    files do not fit together. subfolders: other places of the files below the folder.
-    """
-    wanted, folder = NAMES["train"][0], request.place
-    places = [folder, *(folder / place for place in subfolders)]
-    place = next((place for place in places if _find(place, wanted)), None)
-    if place is None:
-        raise missing(dataset, f"'{wanted}' or '{wanted}.gz', also not in {' or '.join(subfolders)}", folder)
-    present = [split for split in NAMES if any(_find(place, name) for name in NAMES[split])]
-    return image_set(
-        dataset, {split: _listed(dataset, place, split, classes) for split in present}, request, classes=classes
-    )
+def open_idx(dataset: str, classes: tuple[str, ...], remotes: tuple[Remote, ...], request: Request) -> ImageSet:
+    """Open a data set of these files, in the order of `NAMES`. UserError: one is not there, or is another one."""
+    contents, found = (gzip.decompress(official(remote, request.place)) for remote in remotes), dict[str, Listed]()
+    for split, names in NAMES.items():
+        images, labels = files = next(contents), next(contents)
+        found[split] = Listed(
+            labels=coded(np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)),
+            pictures=Held(np.frombuffer(images, np.uint8, offset=16).reshape(-1, SIDE, SIDE, 1)),
+            entries=[entry_of(*each) for each in zip(names, files, strict=True)],
+            classes=classes,
+        )
+    return image_set(dataset, found, request, classes=classes)
 
 
-def parse(stream: io.BufferedIOBase, name: str, dimensions: int) -> tuple[Pixels, Entry]:
-    """Read an IDX stream of unsigned bytes: the array, in the shape that the header states, and the file's entry.
-    ValueError if it is none of so many dimensions, or is shorter or longer than its header says.
-    """
-    header = stream.read(4 + 4 * dimensions)
-    if len(header) < 4 + 4 * dimensions or header[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
-        raise ValueError(f"it does not begin like an IDX file of bytes in {dimensions} dimensions")
-    shape = struct.unpack(f">{dimensions}I", header[4:])
-    size = math.prod(shape)
-    if size > LARGEST:
-        raise ValueError(f"it announces {size} bytes")
-    body = stream.read(size + 1)
-    if len(body) != size:
-        raise ValueError(f"it announces {size} bytes and holds {'more' if len(body) > size else len(body)}")
-    return np.frombuffer(body, np.uint8).reshape(shape), entry_of(name, header + body)
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-
-
-def _listed(dataset: str, folder: Path, split: str, classes: tuple[str, ...]) -> Listed:
-    images, labels = NAMES[split]
-    (pictures, first), (numbers, second) = _read(dataset, folder, images, 3), _read(dataset, folder, labels, 1)
-    return Listed(
-        labels=coded(numbers.astype(np.int64)),
-        pictures=Held(pictures[..., np.newaxis]),
-        entries=[first, second],
-        classes=classes,
-    )
-
-
-def _read(dataset: str, folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
-    """An array and its entry, which has the name without '.gz'."""
-    path = _find(folder, name)
-    if path is None:
-        raise missing(dataset, f"'{name}' or '{name}.gz' beside the others", folder)
-    with (
-        readable(path, "an IDX file", "Fetch it again.", EOFError, zlib.error),
-        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
-    ):
-        return parse(stream, name, dimensions)
-
-
-def _data_set(
-    name: str, classes: tuple[str, ...], torchvision: str, folders: tuple[str, ...], *files: tuple[int, str]
-) -> DataSet:
-    """The entry of a data set with MNIST's file names.
-
-    torchvision: the folder in which torchvision keeps the files. folders: addresses that serve all files, packed.
-    files: size and SHA-256 of each packed file, in the order of `NAMES`.
+def _data_set(name: str, classes: tuple[str, ...], folders: tuple[str, ...], *files: tuple[int, str]) -> DataSet:
+    """The entry of a data set with MNIST's file names. folders: addresses that serve all files, packed. files: size and
+    SHA-256 of each, in the order of `NAMES`.
     """
     packed = [f"{file}.gz" for split in NAMES.values() for file in split]
+    remotes = tuple(
+        mirrored(name, folders, name=file, size=size, sha256=sha256)
+        for file, (size, sha256) in zip(packed, files, strict=True)
+    )
     return DataSet(
         name=name,
-        open=lambda request: open_idx(name, classes, request, (name, torchvision, "raw")),
+        open=lambda request: open_idx(name, classes, remotes, request),
         location="data_dir",
         pixels=True,
-        remotes=tuple(
-            mirrored(name, folders, name=file, size=size, sha256=sha256)
-            for file, (size, sha256) in zip(packed, files, strict=True)
-        ),
+        remotes=remotes,
     )
 
 
@@ -119,7 +62,6 @@ def _data_set(
 MNIST = _data_set(
     "mnist",
     TEN_DIGITS,
-    "MNIST/raw",
     ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
     (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
     (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
@@ -129,7 +71,6 @@ MNIST = _data_set(
 FASHION_MNIST = _data_set(
     "fashion-mnist",
     GARMENTS,
-    "FashionMNIST/raw",
     (
         "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",

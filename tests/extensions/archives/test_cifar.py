@@ -37,15 +37,20 @@ def python2(data: np.ndarray, name: bytes, labels: list[int]) -> bytes:
     return b"\x80\x02}(" + text(b"data") + array + text(name) + listed + b"u."
 
 
+def name_of(layout: Layout) -> str:
+    return layout.remote.place.name
+
+
 def archived(folder: Path, layout: Layout, **files: bytes) -> Layout:
     """An archive of these files, and the layout for which it is the official one."""
-    with tarfile.open(folder / layout.archive, "w:gz") as archive:
+    with tarfile.open(folder / name_of(layout), "w:gz") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(f"{layout.folder}/{name}")
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    data = (folder / layout.archive).read_bytes()
-    return layout._replace(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    data = (folder / name_of(layout)).read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    return layout._replace(remote=layout.remote._replace(size=len(data), sha256=digest))
 
 
 def ten(folder: Path) -> Layout:
@@ -60,7 +65,7 @@ def opened(layout: Layout, place: Path) -> ImageSet:
 
 def test_files_are_joined_in_the_order_of_their_numbers_and_pixels_are_colours_by_row(tmp_path: Path) -> None:
     layout = ten(tmp_path)
-    for place in (tmp_path, tmp_path / layout.archive):
+    for place in (tmp_path, tmp_path / name_of(layout)):
         data = opened(layout, place)
         train = data.splits["train"]
         assert train.labels.tolist() == [label for i in range(1, 6) for label in (i, 0, 9)]
@@ -91,7 +96,7 @@ class Hostile:
 
 
 def test_nothing_of_another_archive_is_read(tmp_path: Path) -> None:
-    layout, place = ten(tmp_path), tmp_path / TEN.archive
+    layout, place = ten(tmp_path), tmp_path / name_of(TEN)
     whole, witness = place.read_bytes(), tmp_path / "ran"
     archived(tmp_path, TEN, data_batch_1=pickle.dumps(Hostile(witness)))
     hostile = place.read_bytes()
@@ -108,5 +113,5 @@ def test_nothing_of_another_archive_is_read(tmp_path: Path) -> None:
     with refuses("missing", match=r"cifar-10-python\.tar\.gz", parameter="data_dir"):
         opened(layout, tmp_path)
     os.mkfifo(place)
-    with pytest.raises(Exception, match="archive"):
+    with pytest.raises(Exception, match="official"):
         opened(layout, tmp_path)
