@@ -229,7 +229,7 @@ def tables(kind: str) -> Target:
             split: test_tables.table([png(1), png(2), {"bytes": png(3), "path": "ü.png"}], [0, 1, 0], who=who)
             for split, who in columns.items()
         }
-        test_tables.made(kind, folder / "x", **parts)
+        test_tables.made(folder / "x", **parts)
 
     def run(folder: Path) -> None:
         source = f"{kind}:{folder / 'x'}"
