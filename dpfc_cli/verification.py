@@ -103,25 +103,18 @@ def verify(wanted: Checking) -> Verified:
     known = _set_at_hand(card.features.name, wanted.ledger)
     book = _book(card, wanted.ledger, known)
     findings.append(_of_set(card, book, known))
-    named, charged, account = False, False, None
-    if isinstance(book, str):
-        findings.append(Finding(what="ledger", result="unknown", why=book))
-    else:
-        row, *others = _of_ledger(card, digest, book)
-        findings += [row, *others]
-        named, charged = bool(book.written(digest)), row.result == "ok"
-        if charged:
-            charge = _charge(card, book)
-            assert charge is not None
-            account = book.account_of(charge.set)
+    of_ledger = _of_ledger(card, digest, book)
+    there = None if isinstance(book, str) else book
+    charge = _charge(card, book) if of_ledger[0].result == "ok" else None
+    named = there is not None and bool(there.written(digest))
     return Verified(
         head=head,
         sha256=digest,
-        ledger=None if isinstance(book, str) else book.path,
+        ledger=None if there is None else there.path,
         signature=signed,
-        findings=tuple(findings),
-        unproved=tuple(unproved(card, named=named, charged=charged)),
-        account=account,
+        findings=(*findings, *of_ledger),
+        unproved=tuple(unproved(card, named=named, charged=charge is not None)),
+        account=there.account_of(charge.set) if there and charge else None,
     )
 
 
@@ -156,7 +149,7 @@ def _of_set(card: Card, book: Ledger | str, found: FeatureSet | str) -> Finding:
     what = "feature set"
     if isinstance(found, str):
         return Finding(what=what, result="unknown", why=found)
-    charge = None if isinstance(book, str) else _charge(card, book)
+    charge = _charge(card, book)
     if charge is None or charge.set != found.manifest.id:
         why = f"no ledger says that the head was trained on the set in {found.folder}"
         return Finding(what=what, result="unknown", why=why)
@@ -205,14 +198,16 @@ def _book(card: Card, named: Path | str | None, known: FeatureSet | str) -> Ledg
     return "no ledger was named, and none here has the charge that the card names"
 
 
-def _charge(card: Card, book: Ledger) -> Charge | None:
-    """The charge that a card names. None: the ledger does not have it."""
-    charge = None if card.ledger is None else book.known.get(card.ledger.charge)
+def _charge(card: Card, book: Ledger | str) -> Charge | None:
+    """The charge that a card names. None: there is no ledger, or it does not have it."""
+    charge = None if card.ledger is None or isinstance(book, str) else book.known.get(card.ledger.charge)
     return charge if isinstance(charge, Charge) else None
 
 
-def _of_ledger(card: Card, digest: str, book: Ledger) -> list[Finding]:
+def _of_ledger(card: Card, digest: str, book: Ledger | str) -> list[Finding]:
     """Whether the ledger has the training, the file and the other trainings that the card names."""
+    if isinstance(book, str):
+        return [Finding(what="ledger", result="unknown", why=book)]
     charge = _charge(card, book)
     if charge is None:
         why = "the ledger does not have the charge that the card names"

@@ -46,9 +46,9 @@ app = typer.Typer(
     epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate. Options: dpfc train --help",
 )
 COMMANDS = {
-    **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "statement", "verify")},
+    **{name: name for name in ("extract", "train", "evaluate", "budget", "fetch", "predict", "verify")},
     **dict.fromkeys(("cap", "population", "merge"), "changes"),
-    "list": "list_",
+    **{"list": "list_", "statement": "verify"},
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
 COMMON: dict[str, OptionInfo] = {

@@ -17,7 +17,9 @@ from dpfc_cli.options import Option
 
 Full = Annotated[bool, Option("Show all, and not the short form.")]
 """The option of commands that show a document."""
-_LineError: Any = typer.BadParameter.__mro__[1]
+Click = Any
+"""An object of click. Typer has a copy of click inside, whose classes have no public names."""
+_LineError: Click = typer.BadParameter.__mro__[1]
 """What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
 _PARSED = re.compile(", unable to parse string as an? [a-z]+")
 """What the library that reads values adds to its messages, and what says nothing more."""
@@ -31,11 +33,11 @@ def plain(text: str) -> str:
 class Command(TyperCommand):
     """A command that refuses an option that stands in its line twice."""
 
-    def make_parser(self, ctx: Any) -> Any:
-        parser: Any = super().make_parser(ctx)
+    def make_parser(self, ctx: Click) -> Click:
+        parser: Click = super().make_parser(ctx)
         parse = parser.parse_args
 
-        def once(args: list[str]) -> Any:
+        def once(args: list[str]) -> Click:
             found = parse(args)
             for each in found[2]:
                 # A shell that completes a line wants no error.
@@ -50,7 +52,7 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """`dpfc` itself. A wrong line ends as other errors do: Typer would write its words to the terminal as they are."""
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
+    def main(self, *args: Click, **kwargs: Click) -> Click:
         words = list(kwargs.get("args") or sys.argv[1:])
         if "_DPFC_COMPLETE" in os.environ:
             return super().main(*args, **kwargs)
@@ -69,7 +71,7 @@ class Group(TyperGroup):
         sys.exit(code or 0)
 
 
-def _refused(error: Any, words: Sequence[str]) -> UserError:
+def _refused(error: Click, words: Sequence[str]) -> UserError:
     """What is said of a line that cannot be parsed. words: of it."""
     ctx = error.ctx
     line = ctx.command_path if ctx else "dpfc"
@@ -95,5 +97,5 @@ def _refused(error: Any, words: Sequence[str]) -> UserError:
     return UserError(f"'{line}' has no option '{name}'.", hint + more, code="unknown-name", name=name, known=flags)
 
 
-def _options(ctx: Any) -> list[Any]:
+def _options(ctx: Click) -> list[Click]:
     return [p for p in ctx.command.get_params(ctx) if p.param_type_name == "option" and not getattr(p, "hidden", False)]

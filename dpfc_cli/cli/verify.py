@@ -1,4 +1,4 @@
-"""`dpfc verify`: whether a head can be what its card says, for whoever receives it."""
+"""`dpfc statement`: what is claimed of a head. `dpfc verify`: whether it can be so, for whoever receives it."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,10 +8,35 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import NEWEST, head_or_newest
-from dpfc_cli.errors import counted, missing, parameter
+from dpfc_cli.errors import conflict, counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
-from dpfc_cli.options import Value
+from dpfc_cli.options import Option, Value
 from dpfc_cli.show.document import Rows, page
+
+
+@command("statement", panel="Pictures and heads")
+def statement(
+    head: Annotated[Path | None, NEWEST] = None,
+    records_per_person: Annotated[
+        int | None, Option("Say which ε the head has for a person with so many records.", low=1, high=10_000)
+    ] = None,
+) -> None:
+    """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
+    from dpfc_cli.files import sha256_of
+    from dpfc_cli.heads.head import shown
+    from dpfc_cli.records import statement as statements
+    from dpfc_cli.verification import vouched
+
+    found = vouched(head_or_newest(head))
+    path = found.file
+    if records_per_person is not None and found.card.unit == "person":
+        raise conflict(
+            f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",
+            "Leave it out.",
+        )
+    groups = statements.GROUPS if records_per_person is None else (records_per_person,)
+    display.show(statements.document(found.card, sha256_of(path), groups, shown(path)))
+    display.say("This is what the card of the head says. 'dpfc verify' checks it.")
 
 
 @command("verify", Checking, panel="Pictures and heads")

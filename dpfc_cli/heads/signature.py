@@ -63,11 +63,10 @@ def check(copy: Path, head: Path, signer: Signer) -> Signed | None:
     `copy` has the bytes of `head`, and nobody else can change it. Without a named signature it lies `beside` the head.
     UserError: the signature is missing or not good, or it is not clear who must have signed.
     """
-    signature, public_key, certificate_chain = signer.signature, signer.public_key, signer.certificate_chain
+    public_key, certificate_chain = signer.public_key, signer.certificate_chain
     identity, identity_provider = signer.identity, signer.identity_provider
-    signers = {"public_key": public_key, "certificate_chain": certificate_chain, "identity": identity}
-    named = [name for name, value in signers.items() if value is not None]
-    if not named and signature is identity_provider is None:
+    named = [name for name in ("public_key", "certificate_chain", "identity") if getattr(signer, name) is not None]
+    if not named and signer.signature is identity_provider is None:
         return None
     if len(named) != 1 or (identity is None) != (identity_provider is None):
         ways = [parameter("public_key"), parameter("certificate_chain"), f"{parameter('identity')} with its "]
@@ -75,7 +74,7 @@ def check(copy: Path, head: Path, signer: Signer) -> Signed | None:
             "It is not clear who must have signed.", f"Give one of {', '.join(ways)}{parameter('identity_provider')}."
         )
     check_installed("model_signing", "sign", "For signatures")
-    path = beside(head) if signature is None else Path(signature)
+    path = beside(head) if signer.signature is None else Path(signer.signature)
     for name, file in {"signature": path, "public_key": public_key, "certificate_chain": certificate_chain}.items():
         if file is not None and not (Path(file).is_file() and Path(file).stat().st_size <= LARGEST):
             raise missing(

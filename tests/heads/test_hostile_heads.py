@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from dpfc_cli import memory
-from dpfc_cli.cli import list_, statement  # noqa: F401 (they register their commands)
+from dpfc_cli.cli import list_, verify  # noqa: F401 (they register their commands)
 from dpfc_cli.cli.app import app
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import head as heads

@@ -205,7 +205,6 @@ def _warn(plan: "Federation", observer: Shown) -> None:
 
 
 def _agreed(plan: "Federation") -> list[tuple[str, str]]:
-
     options = ", ".join(f"{name.replace('_', ' ')} = {value}" for name, value in plan.options.items()) or "the defaults"
     facts = plan.solver.facts
     return [

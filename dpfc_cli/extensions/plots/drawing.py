@@ -1,5 +1,7 @@
 """A `Picture` as SVG, PNG or PDF."""
 
+from collections.abc import Callable
+
 from matplotlib.figure import Figure
 
 from dpfc_cli.extensions.plots import accuracy, canvas, confusion, reliability
@@ -18,13 +20,8 @@ def drawn(picture: Picture) -> Figure:
     return canvas.draw(confusion.panel(names, cells), reliability.panel(of.calibration), title=picture.title)
 
 
-def svg(picture: Picture) -> bytes:
-    return canvas.bytes_of(drawn(picture), "svg")
+def _as(kind: str) -> Callable[[Picture], bytes]:
+    return lambda picture: canvas.bytes_of(drawn(picture), kind)
 
 
-def png(picture: Picture) -> bytes:
-    return canvas.bytes_of(drawn(picture), "png")
-
-
-def pdf(picture: Picture) -> bytes:
-    return canvas.bytes_of(drawn(picture), "pdf")
+svg, png, pdf = map(_as, ("svg", "png", "pdf"))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import holder
-from dpfc_cli.extensions.publish.figures import released_in
 from dpfc_cli.extensions.publish.request import Reporting
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
@@ -57,7 +56,7 @@ def document(
         )
     model_card = bool(name) or str(wanted.out).lower().endswith(".md")
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
-    figures = None if wanted.evaluation is None else released_in(Path(wanted.evaluation), digest)
+    figures = None if wanted.evaluation is None else holder.released_in(Path(wanted.evaluation), digest)
     said = statement.document(card, digest)
     own = holder.of(head, wanted, figures) if wanted.internal else None
     findings = [of_signature(signed), *([*cards.findings(card, head.chain), _ALONE] if own is None else own.findings)]

@@ -1,27 +1,32 @@
-"""What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
+"""What the files of a holder add to a report: released figures, which anybody may read; and what only the holder of the
+records may: the ledger, the caps, and exact figures on the test split.
+"""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from dpfc_cli.errors import missing, parameter
+from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
-from dpfc_cli.extensions.publish.figures import check_charged
 from dpfc_cli.extensions.publish.request import Reporting
 from dpfc_cli.features.lookup import open_features, set_at
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import sha256_of
+from dpfc_cli.files import json_in, sha256_of
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.standing import without_charge
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
-from dpfc_cli.records.figures import Figures
+from dpfc_cli.reading import readable
+from dpfc_cli.records.figures import Figures, Output, digest_of
 from dpfc_cli.records.findings import Finding, refused
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report import evaluated
 from dpfc_cli.rounding import with_interval
 from dpfc_cli.show.document import Block, Section, Words
+from dpfc_cli.structs import Fault, decoded
 from dpfc_cli.verification import verify
 
 NOTICE = (
@@ -99,3 +104,56 @@ def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Bl
     words = Words("These figures are exact. They protect no record of the test split. If it is private, keep them.")
     plain = replace(found, confusions=None, calibration=None)
     return [words, *evaluated.warned(found.warnings), *evaluated.exact(plain, features)]
+
+
+def released_in(path: Path, digest: str) -> Figures:
+    """The released figures in a file. Whoever changes them can compute their digest again: `check_charged` compares it
+    with a ledger.
+
+    UserError: the file is missing or no such output, or its figures were changed, are exact, or not of the head with
+    this SHA-256.
+    """
+    kind = f"the output of 'dpfc evaluate --json' ({parameter('evaluation')})"
+    with readable(path, kind, "Write it again.", plain=False):
+        found = json_in(path)
+    if isinstance(found, dict) and "figures" not in found and "top1" in found:
+        raise UserError(
+            f"The figures in {quoted(path)} are exact: they protect no record of the split.",
+            "Release figures with noise: 'dpfc evaluate --epsilon'. With a large epsilon, for public records, the "
+            f"noise is a fraction of a record. Or leave out {parameter('evaluation')} and write an internal report "
+            f"({parameter('internal')}): it has exact figures.",
+            code="private-records",
+        )
+    try:
+        output = decoded(found, Output)
+        if digest_of(found["figures"]) != output.sha256:
+            raise Fault("sha256")
+    except Fault as fault:
+        raise damaged(
+            f"{quoted(path)} is not what 'dpfc evaluate --epsilon E --json' wrote: '{fault.place[:80]}' is missing, or "
+            "was changed, or makes no sense.",
+            "Give what the command wrote.",
+            parameter="evaluation",
+        ) from None
+    figures = output.figures
+    if figures.head_sha256 != digest:
+        raise conflict(
+            f"The figures in {quoted(path)} are of another head: its SHA-256 begins with {figures.head_sha256[:12]}, "
+            f"and that of this one with {digest[:12]}.",
+            "Give the figures of this head.",
+            parameter="evaluation",
+        )
+    return figures
+
+
+def check_charged(figures: Figures, book: Ledger) -> None:
+    """Compare figures that were loaded with what the ledger says of their charge. UserError: it has other ones."""
+    outcome = book.outcome(figures.charge)
+    if outcome is None or outcome.sha256 != figures.sha256:
+        raise damaged(
+            f"The ledger of the training has no such figures as those of {parameter('evaluation')}: they were changed, "
+            "or charged to another ledger.",
+            f"Give them as 'dpfc evaluate' wrote them. Without {parameter('internal')} they are not compared, and the "
+            "report says so.",
+            parameter="evaluation",
+        )
