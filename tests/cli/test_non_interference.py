@@ -26,6 +26,7 @@ from dpfc_cli.ledger.facts import KINDS
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
 from dpfc_cli.training.request import Request
+from tests import instead
 from tests.cli.worlds import LINE, PRIVATE, Seen, both, differences
 
 SEVERAL = "train --features several --epsilon 1"
@@ -190,7 +191,7 @@ def test_a_training_that_is_stopped_after_its_charge_ends_in_the_same_way(
                 raise how
             return real(*given)
 
-        patch.setattr(curator, "draw_noise", drawn)
+        instead.draw_noise(patch, drawn)
         patch.setattr(os, "_exit", sys.exit)
 
     one, other = both(worlds, here, (LINE, "budget"), stopped)

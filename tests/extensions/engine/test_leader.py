@@ -23,6 +23,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import plan
+from tests import instead
 from tests.privacy.test_parts import Threads
 from tests.support import feature_set, refuses, shards_of
 from tests.training.requests import charges, states
@@ -109,7 +110,7 @@ def test_a_process_stops_where_another_set_takes_the_place_of_its_own(
         path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
         next(over.stream(50))
 
-    monkeypatch.setattr(passes, "block_rows", lambda facts: 50)
+    instead.block_rows(monkeypatch, 50)
     monkeypatch.setattr(parts, "follow", followed)
     with refuses("conflict"):
         serve(Other(features, "sum", bits=14, side=6, memory=1e9), features)  # type: ignore[arg-type]

@@ -34,10 +34,10 @@ from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import charged
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.request import Training
+from tests import instead
 from tests.support import blobs, feature_set, refuses
 
 NAMES = np.array(["cold", "flu", "zoster"])
@@ -54,7 +54,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """
     monkeypatch.chdir(tmp_path)
     seeds = itertools.count()
-    monkeypatch.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
+    instead.bits(monkeypatch, lambda: SeededBits(next(seeds)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
@@ -291,7 +291,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             raise how
 
         with monkeypatch.context() as patched:
-            patched.setattr(Curator, "release", stopped)
+            instead.draw_noise(patched, stopped)
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
         assert "ε = 1 was charged" in end.value.__notes__[0]
@@ -496,7 +496,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManage
         ids, seeds = itertools.count(), itertools.count()
         with monkeypatch.context() as patched:
             patched.setattr(secrets, "token_hex", lambda size: f"{next(ids):0{2 * size}x}")
-            patched.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
+            instead.bits(patched, lambda: SeededBits(next(seeds)))
             yield
         shutil.rmtree("private-classifier")
 
@@ -516,7 +516,7 @@ def test_what_a_fit_says_depends_on_no_record_but_through_what_is_released(
     for one label alone, for each class as the rarest one, for equal records, and whosever the records are.
     """
     real = sums.exact_sum
-    monkeypatch.setattr(sums, "exact_sum", lambda *given: np.zeros_like(real(*given)))
+    instead.exact_sum(monkeypatch, lambda *given: np.zeros_like(real(*given)))
     number = np.arange(len(X))
     rarest = [np.where(number == 5, NAMES[j], NAMES[j - 1 - number % 2]) for j in range(3)]
     told = [(np.ones_like(X), [NAMES[2]] * len(X)), *((X, labels) for labels in rarest)]
