@@ -1,5 +1,6 @@
 """What tests put in the place of something of dpfc, each in one place. The patch of the test puts it back."""
 
+import io
 import os
 from collections.abc import Callable
 from typing import Any
@@ -80,3 +81,13 @@ def terminal(patch: pytest.MonkeyPatch, width: int = 90, **looks: Any) -> None:
 def synced(patch: pytest.MonkeyPatch, fsync: Callable[[int], Any]) -> None:
     """The system writes to its disk so."""
     patch.setattr(os, "fsync", fsync)
+
+
+def on_host(patch: pytest.MonkeyPatch, host: bool) -> None:
+    """Products are made by the processor, or by a device."""
+    patch.setattr("dpfc_cli.kernels.products.on_host", lambda: host)
+
+
+def stdin(patch: pytest.MonkeyPatch, text: str) -> None:
+    """Somebody types this."""
+    patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,12 +118,6 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     # Its head lies nowhere.
     for told in (dpfc("list", ends=0).stdout, dpfc("evaluate", ends=2).stderr):
         assert "'dpfc budget'" in " ".join(told.split())
-
-
-def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
-    assert dpfc(*TRAIN).exit_code == 0
-    shutil.rmtree(features)
-    assert "dp-whitened" in dpfc("budget").stdout
 
 
 def test_a_place_that_a_variable_names_is_not_blamed_on_a_flag(

@@ -4,7 +4,6 @@ Names of classes, files, folders, sets, heads, columns and splits, and every tex
 the worst ones. Every command is run on them, on a terminal and into a pipe.
 """
 
-import io
 import json
 import re
 import unicodedata
@@ -267,7 +266,7 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
 
 def test_a_question_commands_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for text in WORST:
-        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        instead.stdin(monkeypatch, "n\n")
         assert not display.confirmed(text)
         written = capsys.readouterr()
         assert printable(text) in written.err

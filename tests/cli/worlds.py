@@ -222,7 +222,7 @@ class Clock(datetime):
 def counted_up(patch: pytest.MonkeyPatch, first: int) -> None:
     """Random names, ids and clocks that count how often they are asked for."""
     named = count(first)
-    patch.setattr(Clock, "asked", count(first))
+    Clock.asked = count(first)
     patch.setattr(facts, "datetime", Clock)
     for place in (files, facts, writers):
         patch.setattr(place, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(named):0{2 * size}x}"))

@@ -181,6 +181,7 @@ FALSE: list[tuple[str, dict[str, Any]]] = [
     ),
     ("releases", {**EXACT, "options": {**EXACT["options"], "budget_split": [0.3, 0.3, 0.4]}}),
     ("counts", {**EXACT, "facts": {**EXACT["facts"], "m": 4}}),
+    ("counts", {**EXACT, "unit": "person"}),
     ("counts", {name: value for name, value in EXACT.items() if name != "ledger"}),
     ("other trainings", {**EXACT, "ledger": {**LEDGER, "epsilon": LEDGER["epsilon"] / 2}}),
     ("other trainings", {**EXACT, "ledger": {**LEDGER, "private": 0}}),

@@ -113,7 +113,7 @@ def test_devices_make_the_same_weighted_grams_as_the_host(monkeypatch: pytest.Mo
     weights = rng.integers(0, 2**14, size=(64, 3)).astype(np.float64)
     host, device = np.ones((3, 5, 5)), np.ones((3, 5, 5))
     products.add_weighted_grams(host, weights, q)
-    monkeypatch.setattr(products, "on_host", lambda: False)
+    instead.on_host(monkeypatch, False)
     monkeypatch.setattr(products, "_add_symmetric", None)
     products.add_weighted_grams(device, jax.numpy.asarray(weights), jax.numpy.asarray(q))
     assert np.array_equal(host, device)
@@ -209,7 +209,7 @@ def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, mon
             yield block
 
     allowed = 1 if room < 3 else min(8, int(room) - 1) + 1
-    monkeypatch.setattr(products, "on_host", lambda: True)
+    instead.on_host(monkeypatch, True)
     monkeypatch.setattr(products, "_added", counted)
     total = products.summed(blocks_of(), (6, 6), alone=alone)
     assert (total == 4000).all()

@@ -1,10 +1,8 @@
 """What a head says of pictures is what it says of their features: from any source, and with no other backbone."""
 
 import errno
-import io
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from dpfc_cli.heads import backbone as rebuild
 from dpfc_cli.images import pictures
 from dpfc_cli.prediction import sources
 from dpfc_cli.prediction.predict import Predictions
+from tests import instead
 from tests.images.pictures import there
 from tests.prediction.conftest import COUNT, Scene, features_of, head_of
 from tests.support import refuses, replace
@@ -288,7 +287,7 @@ def test_of_features_that_were_made_in_another_way_it_is_said(digits: Scene) -> 
 def test_a_list_may_end_its_names_as_find_does(digits: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(map(str, digits.photos.rglob("*.png")))
     for text in ("\0".join(paths), "\r\n".join(paths)):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        instead.stdin(monkeypatch, text)
         assert [row.name for row in predict(digits.head, "-")] == paths
 
 

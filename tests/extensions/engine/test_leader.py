@@ -129,15 +129,13 @@ def test_sets_are_compared_as_they_were_opened(features: FeatureSet) -> None:
         serve(other, later)  # type: ignore[arg-type]
 
 
-def test_process_0_waits_until_all_parts_are_checked_before_it_charges(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(self: Alone, value: str) -> list[str]:
-        raise LostError("Process 1 has failed: a shard is damaged.", "Mend it.", code="lost")
+def test_process_0_waits_until_all_parts_are_checked_before_it_charges(features: FeatureSet) -> None:
+    class Lost(Alone):
+        def gathered(self, value: str) -> list[str]:
+            raise LostError("Process 1 has failed: a shard is damaged.", "Mend it.", code="lost")
 
-    monkeypatch.setattr(Alone, "gathered", lost)
     with pytest.raises(LostError, match="a shard is damaged"):
-        plan(request(features, Alone()), Observer())
+        plan(request(features, Lost()), Observer())
     assert charges(features) == ()
 
 
