@@ -8,6 +8,7 @@ Clocks and random names count how often they are asked for, so that one time mor
 
 import json
 import os
+import pickle
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -150,14 +151,22 @@ if "import" in points.added("dpfc.commands"):
 
 
 @pytest.fixture(scope="module")
-def seen_of(worlds: dict[str, Path], here: Path) -> Callable[[str], list[Seen]]:
-    """What can be seen of a scenario, in each world."""
-    known: dict[str, list[Seen]] = {}
+def seen_of(
+    worlds: dict[str, Path], here: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[Seen]]:
+    """What can be seen of a scenario, in each world. Of several processes one finds it out for all."""
+    top = tmp_path_factory.getbasetemp()
+    known = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / "seen"
+    known.mkdir(exist_ok=True)
 
     def found(scenario: str) -> list[Seen]:
-        if scenario not in known:
-            known[scenario] = both(worlds, here, SCENARIOS[scenario])
-        return known[scenario]
+        kept = known / str([*SCENARIOS].index(scenario))
+        if not kept.exists():
+            own = kept.with_name(f"{kept.name}.{os.getpid()}")
+            own.write_bytes(pickle.dumps(both(worlds, here, SCENARIOS[scenario])))
+            own.replace(kept)
+        seen: list[Seen] = pickle.loads(kept.read_bytes())
+        return seen
 
     return found
 
