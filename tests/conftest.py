@@ -4,7 +4,7 @@ import functools
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ import typer
 import typer.testing
 
 from dpfc_cli import points
-from dpfc_cli.privacy import passes, poisson
+from dpfc_cli.privacy import poisson
+from tests import instead
 
 # They would decide how wide and how coloured everything is that tests read.
 for _name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM", "TTY_COMPATIBLE"):
@@ -42,15 +43,20 @@ def several_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
     sizes = BLOCKS.get(name, ((math.inf, 256),))
     losses_in(FINE if name == "privacy" else poisson.COARSE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "block_rows", lambda facts: next(rows for most, rows in sizes if facts.records <= most))
+        instead.block_rows(patch, lambda facts: next(rows for most, rows in sizes if facts.records <= most))
         yield
 
 
 @pytest.fixture(autouse=True)
-def room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has 16 GB to spare, however full it is with what runs beside the tests."""
-    for place in ("memory", "evaluation.private", "extraction.arrays", "images.tables", "training.machine"):
-        monkeypatch.setattr(f"dpfc_cli.{place}.free_memory", lambda: 16e9)
+def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Says how many bytes the machine has to spare: 16 GB at first, however full it is with what runs beside it."""
+
+    def spare(size: float) -> None:
+        for place in ("memory", "evaluation.private", "extraction.arrays", "images.tables", "training.machine"):
+            monkeypatch.setattr(f"dpfc_cli.{place}.free_memory", lambda: size)
+
+    spare(16e9)
+    return spare
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """Keys, and signatures by the tool of the standard."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from model_signing import hashing, signing
+from model_signing import hashing, signing, verifying
 
 
 def key_pair(folder: Path, name: str) -> tuple[Path, Path]:
@@ -23,3 +26,15 @@ def sign(head: Path, key: Path, *ignored: Path) -> Path:
     left_out = hashing.Config().set_ignored_paths(paths=ignored)  # type: ignore[no-untyped-call]
     config.set_hashing_config(left_out).sign(head, made)
     return made
+
+
+def meanwhile(patch: pytest.MonkeyPatch, before: Callable[[], object], after: Callable[[], object]) -> None:
+    """Somebody does this just before a signature is checked, and that just after it."""
+    real = verifying.Config.verify
+
+    def slow(*given: Any) -> None:
+        before()
+        real(*given)
+        after()
+
+    patch.setattr(verifying.Config, "verify", slow)

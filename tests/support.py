@@ -49,6 +49,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.version import code_digest
+from tests import instead
 
 CHAIN = (Clip(1.0),)
 LOST = 600.0
@@ -72,7 +73,8 @@ def package(folder: Path, name: str, source: str, entries: str) -> Iterator[None
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     (about / "entry_points.txt").write_text(entries)
-    with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
         points.added.cache_clear()
         try:
             yield
@@ -228,7 +230,7 @@ def drawn_sigmas(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         drawn.append(sigma)
         return real(query, shape, sigma, bits)
 
-    monkeypatch.setattr(curator_module, "draw_noise", spy)
+    instead.draw_noise(monkeypatch, spy)
     return drawn
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dpfc_cli import files
 from dpfc_cli.files import DEEPEST, NoPlainFileError, json_in, json_of, sha256_of
+from tests import instead
 
 
 def test_json_is_read() -> None:
@@ -66,7 +67,7 @@ def test_a_new_file_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert files.make(path, (each for each in (b"on", b"e"))) == "made"
     synced = set[int]()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
+        instead.synced(patch, lambda file: synced.add(os.fstat(file).st_ino))
         assert files.make(path, b"one") == "same"
     assert tmp_path.stat().st_ino in synced, "whoever made it may have been killed before its name was on disk"
     assert files.make(path, b"two") == "other"
@@ -77,7 +78,7 @@ def test_a_new_file_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", full)
+    instead.synced(monkeypatch, full)
     with pytest.raises(OSError, match="No space left"):
         files.make(tmp_path / "b", b"one")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "pipe"]

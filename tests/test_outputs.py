@@ -7,6 +7,7 @@ import pytest
 
 from dpfc_cli import outputs
 from dpfc_cli.show.document import page
+from tests import instead
 from tests.support import refuses
 
 
@@ -45,7 +46,7 @@ def test_on_a_disk_that_fails_a_file_is_as_it_was_and_a_new_one_is_not_there(
 ) -> None:
     path = tmp_path / "figure.svg"
     outputs.replace(path, b"old")
-    monkeypatch.setattr(os, "fsync", lambda _: os.write(-1, b""))
+    instead.synced(monkeypatch, lambda _: os.write(-1, b""))
     with refuses("unwritable", parameter="plot"):
         outputs.replace(path, b"new", named="plot")
     with refuses("unwritable", parameter="out"):

@@ -24,12 +24,19 @@ class Stream(io.StringIO):
         return self.terminal
 
 
+def watched(patch: pytest.MonkeyPatch, terminal: bool = True) -> Stream:
+    """What standard error is from now on, where progress is wanted at once."""
+    # Commands that were typed in this process before may have wanted none.
+    patch.setattr(progress, "wanted", True)
+    patch.setattr(progress, "DELAY", 0)
+    stream = Stream(terminal)
+    patch.setattr(sys, "stderr", stream)
+    return stream
+
+
 @pytest.fixture
 def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dpfc.FeatureSet:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(progress, "DELAY", 0)
-    # Commands that were typed in this process before may have wanted none.
-    monkeypatch.setattr(progress, "wanted", True)
     x, y = blobs(60, 4, 2)
     np.savez("blobs.npz", train_x=x, train_y=y, test_x=x, test_y=y)
     return feature_set("blobs.npz", classes=2)
@@ -41,9 +48,9 @@ def test_what_takes_longer_shows_a_bar_in_a_terminal_and_in_a_notebook(
 ) -> None:
     if where == "notebook":
         kernel = ModuleType("IPython")
-        monkeypatch.setattr(kernel, "get_ipython", lambda: SimpleNamespace(kernel=object(), config={}), raising=False)
+        vars(kernel)["get_ipython"] = lambda: SimpleNamespace(kernel=object(), config={})
         monkeypatch.setitem(sys.modules, "IPython", kernel)
-    monkeypatch.setattr(sys, "stderr", stream := Stream(where == "terminal"))
+    stream = watched(monkeypatch, where == "terminal")
     head = dpfc.train(features, epsilon=8.0, method="dp-ls").head
     dpfc.evaluate(head, features)
     for stage in ("Training", "Evaluating"):
@@ -57,18 +64,17 @@ def test_what_takes_longer_shows_a_bar_in_a_terminal_and_in_a_notebook(
 
 
 def test_what_an_earlier_run_has_done_does_not_shorten_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = watched(monkeypatch)
     now = 0
     monkeypatch.setattr(progress, "monotonic", lambda: float(now))
-    monkeypatch.setattr(progress, "wanted", True)
-    monkeypatch.setattr(sys, "stderr", stream := Stream(True))
     for now in range(6):
         progress.show("Extracting", 20_000 + 1000 * now, 80_000)
     progress.close()
     assert "0:00:55" in stream.getvalue()
 
 
-def test_a_stage_gives_the_terminal_no_commands(features: dpfc.FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", stream := Stream(True))
+def test_a_stage_gives_the_terminal_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = watched(monkeypatch)
     progress.show("a\x1b[2Jb [red]", 1, 2)
     progress.close()
     assert "a\\x1b[2Jb [red]" in stream.getvalue()

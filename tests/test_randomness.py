@@ -8,7 +8,6 @@ or from words that were used before is seen on every path, and so is a release t
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,16 @@ from dpfc_cli.evaluation.private import prepare, release
 from dpfc_cli.evaluation.request import PrivateScoring
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy import forms, noise, passes, poisson
+from dpfc_cli.privacy import noise
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.noise import SystemBits
-from dpfc_cli.records import claims
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import plan
+from tests import instead
+from tests.conftest import losses_in
 from tests.support import blobs, feature_set
 from tests.training.requests import states
 
@@ -114,11 +113,9 @@ def assert_made_of(words: np.ndarray, made: Calibrated, features: FeatureSet, he
 def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     """75 persons with two records each, and a test split."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passes, "block_rows", lambda facts: BLOCK)
+    instead.block_rows(monkeypatch, BLOCK)
     # The accounting of samples takes a hundredth of the time, and claims a little less.
-    coarse = partial(poisson.epsilon_for, interval=0.01)
-    monkeypatch.setattr(poisson, "epsilon_for", coarse)
-    monkeypatch.setattr(claims, "poisson_epsilon", coarse)
+    losses_in(0.01)
     x, y = blobs(2 * N, D, M)
     arrays = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
     for name, persons in (
@@ -164,7 +161,7 @@ def each_word_is_used_once(
 ) -> None:
     """Killed between two answers, and while the words of the last one are handed out."""
     if training == "an answer in pieces":
-        monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+        instead.piece_bytes(monkeypatch, 1)
     wanted, system = request(TRAININGS[training]), System(1, monkeypatch)
     made, head = by(wanted)
     ends = assert_made_of(system.handed, made, wanted.features, head)
@@ -173,7 +170,7 @@ def each_word_is_used_once(
         system.last = last
         with monkeypatch.context() as patch:
             # A killed process says nothing more.
-            patch.setattr(Charged, "settle", lambda self: None)
+            instead.settle(patch)
             with pytest.raises(Killed):
                 by(wanted)
         before, system.last = len(system.handed), sys.maxsize

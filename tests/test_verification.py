@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_signing import verifying
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.evaluation.evaluate import evaluate_privately
@@ -27,7 +26,7 @@ from dpfc_cli.records.findings import BELONGS, CHARGED, NOISE, OWNER, TEXT
 from dpfc_cli.verification import Verified, verify
 from tests.hostile import with_card
 from tests.ledger.facts import written
-from tests.signing import key_pair, sign
+from tests.signing import key_pair, meanwhile, sign
 from tests.support import blobs, feature_set, refuses, replace
 from tests.training import requests
 from tests.training.conftest import heads, private
@@ -299,14 +298,7 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
     private, public = key_pair(tmp_path, "own")
     head = Path(shutil.copy(shelf.heads[0], tmp_path))
     sign(head, private)
-    real = verifying.Config.verify
-
-    def slow(*given: Any) -> None:
-        real(*given)
-        # Somebody replaces the head after it was checked.
-        shutil.copy(shelf.heads[1], head)
-
-    monkeypatch.setattr(verifying.Config, "verify", slow)
+    meanwhile(monkeypatch, lambda: None, lambda: shutil.copy(shelf.heads[1], head))
     assert verify(head, public_key=public).sha256 == shelf.sha256()
 
 

@@ -16,7 +16,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here" / "package_of_test"
     (folder / "__init__.py").touch()
     (folder / "room" / "a.py").write_text("x = 1\n")
-    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    monkeypatch.syspath_prepend(str(folder.parent))
     return folder
 
 

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dpfc_cli import evaluate_privately, open_features, rounding
-from dpfc_cli.cli import display
 from dpfc_cli.errors import counted
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head
@@ -27,6 +25,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training.observer import TrainingWarning
+from tests import instead
 from tests.cli.conftest import Dpfc, charges, error_of, one_line
 from tests.support import blobs, feature_set, refuses
 
@@ -358,7 +357,7 @@ def test_on_a_terminal_of_80_columns_everything_fits_and_names_are_whole(
     assert dpfc("cap", "90", *line, "--note", "a long reason with many words " * 5).exit_code == 0
     long = "a-hospital-persons-scattering-mean-holdout0.1"
     made(dpfc, long, "a ward of a hospital", persons=True)
-    monkeypatch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=80))
+    instead.terminal(monkeypatch, 80)
     for count in (1, 2):
         assert dpfc(*LS, "0.1", *line, "--by", "N. Officer").exit_code == 0
         assert dpfc("evaluate", *line, "--epsilon", "1", "--purpose", "a figure of chapter three").exit_code == 0

@@ -163,12 +163,36 @@ def becomes(error):
 """
 
 
+FORKS = """
+import os, sys
+import dpfc_cli.cli.budget
+for number in range(1, len(sys.argv)):
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(str(number), os.O_CREAT | os.O_WRONLY), 2)
+        program, sys.argv = sys.argv[number], ["dpfc", "budget", "--sigma", "10", "--json"]
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+exec(program)
+"""
+"""Each program in a fork of its own. What it says lies in a file that has its number as its name."""
+
+
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_ctrl_c_at_any_moment_is_said_in_one_object_and_nothing_else(moment: str) -> None:
-    result = ended(*SIGMA, "--json", program=f"{PRESSES}{MOMENTS[moment]}\nmain()")
-    error = json.loads(result.stderr)["error"]
-    assert (result.returncode, error["exit_code"], error["code"]) == (130, 130, "stopped")
+def test_ctrl_c_at_any_moment_is_said_in_one_object_and_nothing_else(dpfc: Dpfc, tmp_path: Path) -> None:
+    programs = [f"{PRESSES}{moment}\nmain()" for moment in MOMENTS.values()]
+    line = [sys.executable, "-c", FORKS, *programs[2:]]
+    codes = subprocess.run(line, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+    ends = [(int(code), Path(str(number)).read_text()) for number, code in enumerate(codes, 1)]
+    # These two need a process that has imported nothing.
+    fresh = [ended(*SIGMA, "--json", program=each) for each in programs[:2]]
+    ends += [(each.returncode, each.stderr) for each in fresh]
+    for moment, (code, said) in zip([*MOMENTS][2:] + [*MOMENTS][:2], ends, strict=True):
+        error = json.loads(said)["error"]
+        assert (code, error["exit_code"], error["code"]) == (130, 130, "stopped"), moment
 
 
 def test_a_process_that_was_started_to_ignore_ctrl_c_goes_on() -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import Result
 
-from dpfc_cli.cli import budget
 from dpfc_cli.errors import Note, UserError
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy import curator
 from dpfc_cli.training import charged
+from tests import instead
 from tests.cli.conftest import Dpfc, charges, each_is_refused, error_of, snapshot
 
 TRAIN = ["train", "--epsilon", "1"]
@@ -28,7 +27,7 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
         error.add_note(Note("The training was charged."))
         raise error
 
-    monkeypatch.setattr("dpfc_cli.cli.budget._converted", refused)
+    instead.converted(monkeypatch, refused)
     error = error_of(dpfc("budget", "--sigma", "10", "--json", ends=7))
     assert (error["code"], error["notes"]) == ("unreadable", ["The training was charged."])
     assert all(said in error["message"] for said in ("features/file", os.strerror(errno.EIO)))
@@ -107,12 +106,11 @@ def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, fea
 
 
 def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpfc_cli.privacy import curator
 
     def stopped(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(curator, "draw_noise", stopped)
+    instead.draw_noise(monkeypatch, stopped)
     ended = dpfc(*TRAIN, ends=130)
     assert LEDGER in ended.stderr, "where it stays charged"
     assert [path.name for path in Path("features/ledger.locks").iterdir()] == [charges()[0].id]
@@ -120,12 +118,6 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     # Its head lies nowhere.
     for told in (dpfc("list", ends=0).stdout, dpfc("evaluate", ends=2).stderr):
         assert "'dpfc budget'" in " ".join(told.split())
-
-
-def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
-    assert dpfc(*TRAIN).exit_code == 0
-    shutil.rmtree(features)
-    assert "dp-whitened" in dpfc("budget").stdout
 
 
 def test_a_place_that_a_variable_names_is_not_blamed_on_a_flag(
@@ -166,7 +158,7 @@ def test_a_note_of_another_library_is_not_shown(
         error.add_note("secret 12345")
         raise error
 
-    monkeypatch.setattr(budget, "_converted", refuse)
+    instead.converted(monkeypatch, refuse)
     ended = dpfc("budget", "--sigma", "1")
     assert ended.exit_code in (2, 130)
     assert "12345" not in ended.output
@@ -177,14 +169,14 @@ def test_a_defect_after_the_charge_says_that_the_training_is_charged_and_goes_on
     from_call: int, dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = curator.draw_noise
-    monkeypatch.setattr(curator, "draw_noise", failing(real, from_call))
+    instead.draw_noise(monkeypatch, failing(real, from_call))
     ended = dpfc(*OUT, "--json", ends=1)
     told = error_of(ended)
     assert (told["code"], "ZeroDivisionError" in told["message"]) == ("defect", True)
     (stands,) = told["notes"]
     assert LEDGER in stands
     assert "12345" not in ended.output
-    monkeypatch.setattr(curator, "draw_noise", real)
+    instead.draw_noise(monkeypatch, real)
     again = dpfc("-v", *OUT, ends=0)
     assert str(from_call - 1) in again.stderr.split()
     assert len(charges()) == 1

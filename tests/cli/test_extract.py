@@ -17,6 +17,7 @@ from dpfc_cli.features.manifest import load
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
+from tests import instead
 from tests.cli.conftest import SCATTER, Dpfc, each_is_refused, error_of, labels_of, one_line, refusal
 from tests.support import feature_set, shards_of
 
@@ -177,7 +178,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return Squares(wanted.image_shape)
 
     monkeypatch.setattr(backbones, "geometry_of", lambda name, preprocess: Geometry(resize=(24, 24), crop=16))
-    monkeypatch.setattr(backbones, "load", load)
+    instead.backbone(monkeypatch, load)
     return found
 
 

@@ -4,7 +4,6 @@ Names of classes, files, folders, sets, heads, columns and splits, and every tex
 the worst ones. Every command is run on them, on a terminal and into a pipe.
 """
 
-import io
 import json
 import re
 import unicodedata
@@ -15,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from dpfc_cli import progress
 from dpfc_cli.cli import app as application
-from dpfc_cli.cli import budget, display
+from dpfc_cli.cli import display
 from dpfc_cli.errors import MOST_MARKS, Note, UserError, printable
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Charge, Set
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
+from tests import instead
 from tests.cli import conftest
 from tests.support import blobs, feature_set, replace
 
@@ -209,17 +208,12 @@ def lines(text: str, file: str) -> list[list[str]]:
     ]
 
 
-def on_terminal(patch: pytest.MonkeyPatch) -> None:
-    """A terminal without colours: then no command but those of `OWN` is ours."""
-    patch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=90))
-    patch.setattr(display, "err", Console(force_terminal=True, color_system=None, width=90, stderr=True))
-
-
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("terminal", [True, False], ids=("terminal", "pipe"))
 def test_no_name_commands_a_terminal(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     if terminal:
-        on_terminal(monkeypatch)
+        # No command but those of `OWN` is ours.
+        instead.terminal(monkeypatch)
     faults = {}
     for words in lines(NAME, FILE):
         ended = ran(*words)
@@ -251,7 +245,8 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
 ) -> None:
     """What only a fault shows: the traceback of a defect, warnings of libraries, names of stages, notes, questions."""
     if terminal:
-        on_terminal(monkeypatch)
+        # No command but those of `OWN` is ours.
+        instead.terminal(monkeypatch)
 
     def broken(*_: object) -> None:
         application._show_warning(UserWarning(text), UserWarning)
@@ -259,7 +254,7 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
             progress.show(stage, 1, 2)
         raise error
 
-    monkeypatch.setattr(budget, "_converted", broken)
+    instead.converted(monkeypatch, broken)
     monkeypatch.setattr(progress, "DELAY", 0)
     for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
         error.add_note(Note(text))
@@ -271,7 +266,7 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
 
 def test_a_question_commands_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for text in WORST:
-        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        instead.stdin(monkeypatch, "n\n")
         assert not display.confirmed(text)
         written = capsys.readouterr()
         assert printable(text) in written.err

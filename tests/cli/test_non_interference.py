@@ -8,6 +8,7 @@ Clocks and random names count how often they are asked for, so that one time mor
 
 import json
 import os
+import pickle
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from dpfc_cli.ledger.facts import KINDS
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
 from dpfc_cli.training.request import Request
+from tests import instead
 from tests.cli.worlds import LINE, PRIVATE, Seen, both, differences
 
 SEVERAL = "train --features several --epsilon 1"
@@ -149,14 +151,22 @@ if "import" in points.added("dpfc.commands"):
 
 
 @pytest.fixture(scope="module")
-def seen_of(worlds: dict[str, Path], here: Path) -> Callable[[str], list[Seen]]:
-    """What can be seen of a scenario, in each world."""
-    known: dict[str, list[Seen]] = {}
+def seen_of(
+    worlds: dict[str, Path], here: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[Seen]]:
+    """What can be seen of a scenario, in each world. Of several processes one finds it out for all."""
+    top = tmp_path_factory.getbasetemp()
+    known = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / "seen"
+    known.mkdir(exist_ok=True)
 
     def found(scenario: str) -> list[Seen]:
-        if scenario not in known:
-            known[scenario] = both(worlds, here, SCENARIOS[scenario])
-        return known[scenario]
+        kept = known / str([*SCENARIOS].index(scenario))
+        if not kept.exists():
+            own = kept.with_name(f"{kept.name}.{os.getpid()}")
+            own.write_bytes(pickle.dumps(both(worlds, here, SCENARIOS[scenario])))
+            own.replace(kept)
+        seen: list[Seen] = pickle.loads(kept.read_bytes())
+        return seen
 
     return found
 
@@ -190,7 +200,7 @@ def test_a_training_that_is_stopped_after_its_charge_ends_in_the_same_way(
                 raise how
             return real(*given)
 
-        patch.setattr(curator, "draw_noise", drawn)
+        instead.draw_noise(patch, drawn)
         patch.setattr(os, "_exit", sys.exit)
 
     one, other = both(worlds, here, (LINE, "budget"), stopped)

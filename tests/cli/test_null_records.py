@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import Result
 
-from dpfc_cli import backbones
 from dpfc_cli.annotations.nulls import Broken, naming
+from tests import instead
 from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line, refusal
 from tests.support import shards_of, stored
 
@@ -63,7 +63,7 @@ class Counting:
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     backbone = Counting()
-    monkeypatch.setattr(backbones, "load", lambda *_, **__: backbone)
+    instead.backbone(monkeypatch, lambda *_, **__: backbone)
     return backbone
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
+from tests import instead
 from tests.cli.conftest import SCATTER, Dpfc, one_line, refusal
 from tests.extraction.test_extract import Means
 from tests.support import stored
@@ -21,7 +22,7 @@ PERSONS = (*LINE, "--group-by", "folder:1")
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backbone is one that takes no time."""
-    monkeypatch.setattr("dpfc_cli.extraction.extract.backbones.load", lambda *_, **__: Means())
+    instead.backbone(monkeypatch, lambda *_, **__: Means())
 
 
 @pytest.fixture

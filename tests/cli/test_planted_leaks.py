@@ -41,30 +41,24 @@ def nulls() -> int:
     return int((labels() < 0).all(axis=1).sum())
 
 
+def fault(place: Any, name: str, make: Callable[[Any], Any]) -> Fault:
+    """A fault that makes something else of a function."""
+    return lambda patch: patch.setattr(place, name, make(getattr(place, name)))
+
+
 def after(place: Any, name: str, change: Callable[[Any], Any]) -> Fault:
     """A fault that changes what a function gives."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        real = getattr(place, name)
-        patch.setattr(place, name, lambda *given, **named: change(real(*given, **named)))
-
-    return plant
+    return fault(place, name, lambda real: lambda *given, **named: change(real(*given, **named)))
 
 
 def before(place: Any, name: str, do: Callable[[], object]) -> Fault:
     """A fault that does something more before a function."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        real = getattr(place, name)
-        patch.setattr(place, name, lambda *given, **named: (do(), real(*given, **named))[1])
-
-    return plant
+    return fault(place, name, lambda real: lambda *given, **named: (do(), real(*given, **named))[1])
 
 
 def computed(owner: type, name: str, change: Callable[[Any, Any], Any]) -> Fault:
     """A fault in a property."""
-    real = getattr(owner, name)
-    return lambda patch: patch.setattr(owner, name, property(lambda self: change(self, real.fget(self))))
+    return fault(owner, name, lambda real: property(lambda self: change(self, real.fget(self))))
 
 
 def counts() -> list[int]:
@@ -90,14 +84,7 @@ def clipped_by_the_records(asked: request.Request) -> request.Request:
     return replace(asked, feature_clip=float(np.nanmax(np.linalg.norm(x, axis=1))))
 
 
-def a_default_of_the_records(patch: pytest.MonkeyPatch) -> None:
-    real = training.plan
-    patch.setattr(training, "plan", lambda asked, observer: real(clipped_by_the_records(asked), observer))
-
-
-def early_stopping(patch: pytest.MonkeyPatch) -> None:
-    real = run.run
-
+def early_stopping(real: Callable[..., Any]) -> Callable[..., Any]:
     def shortened(checked: Checked, observer: Any) -> Any:
         fewer, method = int(nulls() > 0), checked.calibrated.method
         solve = lambda oracle, facts, made: method.solve(oracle, facts, replace(made, steps=made.steps - fewer))  # noqa: E731
@@ -105,7 +92,7 @@ def early_stopping(patch: pytest.MonkeyPatch) -> None:
             replace(checked, calibrated=replace(checked.calibrated, method=replace(method, solve=solve))), observer
         )
 
-    patch.setattr(run, "run", shortened)
+    return shortened
 
 
 def common(folder: Path, *sets: str) -> bool:
@@ -126,21 +113,15 @@ def of_the_same_records(real: Callable[..., Account]) -> Callable[..., Account]:
     return account_of
 
 
-def room_of_other_records(patch: pytest.MonkeyPatch) -> None:
+def room_of_other_records(real: Callable[..., None]) -> Callable[..., None]:
     """A cap passes over the sets that have no record in common with the one that is charged."""
-    real = caps.check
 
     def check(ledger: Ledger, charged: Charge) -> None:
         same = of_the_same_records(Ledger.account_of)(ledger, charged.set).charges
         others = {each.id for each in ledger.all(Charge)} - {each.id for each in same}
         real(replace(ledger, facts=tuple(fact for fact in ledger.facts if fact.id not in others)), charged)
 
-    patch.setattr(caps, "check", check)
-
-
-def total_of_labelled(patch: pytest.MonkeyPatch) -> None:
-    real = curator._Passes._read
-    patch.setattr(curator._Passes, "_read", lambda self, done, n: real(self, done, n - nulls()))
+    return check
 
 
 def refuse() -> None:
@@ -169,8 +150,11 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         computed(Manifest, "fingerprint", lambda self, found: self.identity.listing["train"]),
     ),
     "weights in proportion to a mean of the records": ("heads/", after(run, "Head", scaled)),
-    "a default read off the records": ("heads/", a_default_of_the_records),
-    "steps until the records are learned": ("heads/", early_stopping),
+    "a default read off the records": (
+        "heads/",
+        fault(training, "plan", lambda real: lambda asked, observer: real(clipped_by_the_records(asked), observer)),
+    ),
+    "steps until the records are learned": ("heads/", fault(run, "run", early_stopping)),
     "more noise for null records": ("heads/", after(curator, "draw_noise", lambda drawn: drawn << min(nulls(), 1))),
     "a file as long as the labelled records": ("heads/", after(heads, "encoded", lambda data: data + bytes(nulls()))),
     "a file name with a count": ("heads/", after(check, "path_of", lambda p: p.with_name(f"{nulls()}-{p.name}"))),
@@ -197,7 +181,10 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         before(run, "run", lambda: print(nulls(), file=sys.stderr)),  # noqa: T201
     ),
     "a line of a library with that number": ("stderr", before(run, "run", said_to_a_library)),
-    "progress of the labelled records alone": ("stderr", total_of_labelled),
+    "progress of the labelled records alone": (
+        "stderr",
+        fault(curator._Passes, "_read", lambda real: lambda self, done, n: real(self, done, n - nulls())),
+    ),
     "a result with the number of null records": ("stdout", before(run, "run", lambda: print(nulls()))),  # noqa: T201
     "an exit code": ("code", after(command, "_show_head", lambda shown: sys.exit(3 if nulls() else 0))),
     "a refusal": ("code", before(check, "check_memory", refuse)),
@@ -218,17 +205,17 @@ OF_TWO_SETS: dict[str, tuple[tuple[str, ...], str, Fault]] = {
     "a total of the sets with common records, in a card": (
         (WARD, LATER),
         "heads/l.safetensors",
-        lambda patch: patch.setattr(Ledger, "account_of", of_the_same_records(Ledger.account_of)),
+        fault(Ledger, "account_of", of_the_same_records),
     ),
     "such a total in figures": (
         (WARD, SECOND),
         f"{SECOND}: stdout",
-        lambda patch: patch.setattr(Ledger, "account_of", of_the_same_records(Ledger.account_of)),
+        fault(Ledger, "account_of", of_the_same_records),
     ),
     "a cap that looks for common records": (
         ("cap 1.2 --features ward", WARD, LATER),
         f"{LATER}: code",
-        room_of_other_records,
+        fault(caps, "check", room_of_other_records),
     ),
 }
 IN_EVALUATIONS: dict[str, tuple[str, Fault]] = {

@@ -115,12 +115,6 @@ def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None
         assert "0.1" in dpfc(*line.format(HEAD).split(), ends=5).stderr
 
 
-def test_a_card_of_persons_without_the_number_of_their_records_contradicts(dpfc: Dpfc, head: Path) -> None:
-    forge(lambda card, arrays: card.update(unit="person"))
-    assert dpfc("verify", HEAD).exit_code == dpfc("statement", HEAD).exit_code == 5
-    assert dpfc_face.verify(HEAD).told()["contradicts"]
-
-
 def weights(card: object, arrays: dict[str, Any]) -> None:
     arrays["weight"][0, 0] += 1
 

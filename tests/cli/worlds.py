@@ -33,9 +33,9 @@ from dpfc_cli.ledger import facts
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
-from dpfc_cli.privacy import passes, sums
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import charged
+from tests import instead
 from tests.support import blobs, feature_set, nulls, shards_of, typed
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
@@ -222,7 +222,7 @@ class Clock(datetime):
 def counted_up(patch: pytest.MonkeyPatch, first: int) -> None:
     """Random names, ids and clocks that count how often they are asked for."""
     named = count(first)
-    patch.setattr(Clock, "asked", count(first))
+    Clock.asked = count(first)
     patch.setattr(facts, "datetime", Clock)
     for place in (files, facts, writers):
         patch.setattr(place, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(named):0{2 * size}x}"))
@@ -238,9 +238,9 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         moments.append({path: os.stat(path).st_size for path in sorted(found) if not path[2:].startswith(SOURCES)})
         return np.zeros_like(real(*given))
 
-    patch.setattr(sums, "exact_sum", forgotten)
-    patch.setattr(passes, "block_rows", lambda facts: BLOCK)
-    patch.setattr(charged, "SystemBits", lambda: SeededBits(0))
+    instead.exact_sum(patch, forgotten)
+    instead.block_rows(patch, BLOCK)
+    instead.bits(patch, lambda: SeededBits(0))
     asked = count()
     counted_up(patch, 10**6)
     # A terminal, and so long a time between two calls that each step of the progress is drawn.

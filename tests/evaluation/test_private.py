@@ -6,6 +6,7 @@ Tests that draw noise take it from a seed, or hold it against exact distribution
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.machine import working_bytes
 from dpfc_cli.training.train import train
 from dpfc_cli.verification import verify
+from tests import instead
 from tests.hostile import a_card
 from tests.noise import FALSE_ALARM
 from tests.support import blobs, drawn_sigmas, feature_set, refuses, replace
@@ -90,7 +92,7 @@ def head(features: FeatureSet) -> Head:
 
 
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charged_module, "SystemBits", lambda: SeededBits(1))
+    instead.bits(monkeypatch, lambda: SeededBits(1))
 
 
 # What is planned
@@ -127,7 +129,7 @@ def test_more_classes_than_a_release_can_have_are_not_counted_one_by_one(monkeyp
 
 
 def test_what_can_be_refused_is_refused_before_the_charge_and_before_a_record_is_read(
-    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, head: Head, room: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(charges(features))
 
@@ -150,11 +152,11 @@ def test_what_can_be_refused_is_refused_before_the_charge_and_before_a_record_is
     set_cap(features, 9.0)
     refused("over-cap", epsilon=9.1)
     needed = working_bytes(facts_of(features, split="test"))
-    with monkeypatch.context() as patched:
-        patched.setattr(private_evaluation, "free_memory", lambda: needed - 1)
-        assert refused("memory").fields == {"needed": needed, "allowed": needed - 1}
-        patched.setattr(private_evaluation, "free_memory", lambda: needed)
-        prepare(PrivateScoring(head, features, epsilon=1.0))
+    room(needed - 1)
+    assert refused("memory").fields == {"needed": needed, "allowed": needed - 1}
+    room(needed)
+    prepare(PrivateScoring(head, features, epsilon=1.0))
+    room(16e9)
     for place, name in ((private_evaluation, "check_devices"), (private_evaluation, "lattice_of"), (forms, "check")):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, lambda *given: (_ for _ in ()).throw(UserError("No.", "Never.", code="lost")))
@@ -288,28 +290,13 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
     assert found.interval == pytest.approx(exact.interval, abs=0.005)
 
 
-def test_the_records_are_read_after_the_row_is_written(
-    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-    real = sums.exact_sum
-
-    def watched(*given: Any) -> np.ndarray:
-        seen.append(states(features))
-        return real(*given)
-
-    monkeypatch.setattr(sums, "exact_sum", watched)
-    evaluate_privately(head, features, epsilon=1.0)
-    assert seen == [["written", "charged"]]
-
-
 def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paid, oracle = list[Charged](), Charged.oracle
     seen, real = list[list[str]](), sums.exact_sum
     monkeypatch.setattr(Charged, "oracle", lambda self, *given: paid.append(self) or oracle(self, *given))
-    monkeypatch.setattr(sums, "exact_sum", lambda *given: (seen.append(states(features)), real(*given))[1])
+    instead.exact_sum(monkeypatch, lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
     assert seen == [["written", "charged"]], "the records are read after the row is written"
     with pytest.raises(RuntimeError, match="was used already"):
@@ -332,7 +319,7 @@ def test_of_equal_evaluations_that_were_checked_in_the_same_moment_one_is_charge
 def test_figures_are_told_even_if_the_ledger_cannot_say_so(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Charged, "settle", lambda *_: UserError("The disk is full.", "Make room."))
+    instead.settle(monkeypatch, lambda *_: UserError("The disk is full.", "Make room."))
     found = evaluate_privately(head, features, epsilon=50.0)
     assert found.top1 is not None
     assert "does not say that the figures were released. The disk is full." in found.warnings[-1]

@@ -112,18 +112,27 @@ def test_without_an_extension_all_else_can_be_imported_and_only_its_commands_are
     assert {*ended.stdout.split()} == {str(each.name) for each in app.registered_commands} - its
 
 
+END = "\n--- the end\n"
+TYPED = f"""
+import sys
+from dpfc_cli.cli.app import _run
+for line in sys.argv[1:]:
+    sys.argv = ["dpfc", *line.split()]
+    assert _run(sys.argv[1:]) == 0, line
+    print({END!r}, end="", flush=True)
+"""
+"""It runs command lines, one after the other, and marks where what each of them says ends."""
+
+
 def test_the_core_alone_makes_a_head_of_pictures(tmp_path: Path) -> None:
-    environment = without(tmp_path, *EXTENSIONS)
-
-    def ran(*words: str) -> str:
-        command = [sys.executable, "-m", "dpfc_cli", *words]
-        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
-
-    ran("extract", "digits", "--limit", "100")
-    ran("train", "--epsilon", "1", "--method", "dp-ls")
-    assert "top-1" in ran("evaluate")
-    assert "dp-ls" in ran("budget")
-    shown = ran("--help")
+    lines = ("extract digits --limit 100", "train --epsilon 1 --method dp-ls", "evaluate", "budget", "--help")
+    command = [sys.executable, "-c", TYPED, *lines]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=without(tmp_path, *EXTENSIONS), check=True, capture_output=True, text=True
+    )
+    *_, evaluated, budget, shown = ended.stdout.split(END)[:-1]
+    assert "top-1" in evaluated
+    assert "dp-ls" in budget
     assert "train" in shown
     assert not {f"  {name} " for name in points.added("dpfc.commands") if f"  {name} " in shown}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from typer.testing import CliRunner
 
-from dpfc_cli import memory
 from dpfc_cli.cli import list_, verify  # noqa: F401 (they register their commands)
 from dpfc_cli.cli.app import app
 from dpfc_cli.errors import UserError
@@ -113,7 +113,7 @@ def test_a_whole_number_is_a_number() -> None:
 
 
 def test_a_head_that_memory_cannot_hold_is_refused_before_it_takes_any(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, room: Callable[[float], None]
 ) -> None:
     """On the disk it is a hole."""
     path = written(folder, json.dumps(EXACT))
@@ -124,7 +124,7 @@ def test_a_head_that_memory_cannot_hold_is_refused_before_it_takes_any(
     header = json.dumps({"__metadata__": metadata, "weight": weight}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + 24 * rows)
-    monkeypatch.setattr(memory, "free_memory", lambda: 1e8)
+    room(1e8)
     with refuses("memory", path=str(path)):
         Head.load(path)
 
@@ -181,6 +181,7 @@ FALSE: list[tuple[str, dict[str, Any]]] = [
     ),
     ("releases", {**EXACT, "options": {**EXACT["options"], "budget_split": [0.3, 0.3, 0.4]}}),
     ("counts", {**EXACT, "facts": {**EXACT["facts"], "m": 4}}),
+    ("counts", {**EXACT, "unit": "person"}),
     ("counts", {name: value for name, value in EXACT.items() if name != "ledger"}),
     ("other trainings", {**EXACT, "ledger": {**LEDGER, "epsilon": LEDGER["epsilon"] / 2}}),
     ("other trainings", {**EXACT, "ledger": {**LEDGER, "private": 0}}),

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 
-from dpfc_cli import threads
 from dpfc_cli.kernels import products, rows
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.directions import Directions, InMemory
@@ -20,6 +19,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import block_rows
 from dpfc_cli.privacy.queries import Mean
+from tests import instead
 from tests.support import LOST, every_query, exact_sum, of_each_way, stream_of
 
 PROGRAM = """
@@ -76,13 +76,9 @@ def test_blas_and_xla_make_the_same_exact_product() -> None:
 
 
 @pytest.mark.parametrize("panel", [1, 3, 7, 8, 4096])
-def test_grams_do_not_depend_on_their_panels(monkeypatch: pytest.MonkeyPatch, panel: int) -> None:
-    monkeypatch.setattr(products, "PANEL", panel)
-    a = np.random.default_rng(0).integers(-(2**18), 2**18, size=(100, 8)).astype(np.float64)
-    assert np.array_equal(products.gram(a).astype(np.int64), a.astype(np.int64).T @ a.astype(np.int64))
-
-
-def test_no_product_of_a_gram_is_wider_than_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grams_do_not_depend_on_their_panels_and_no_product_is_wider(
+    monkeypatch: pytest.MonkeyPatch, panel: int
+) -> None:
     """512 rows of 12,000 columns in one product end the process with a segmentation fault."""
     widths: list[int] = []
 
@@ -92,9 +88,10 @@ def test_no_product_of_a_gram_is_wider_than_a_panel(monkeypatch: pytest.MonkeyPa
             return np.asarray(self) @ np.asarray(other)
 
     assert products.PANEL <= 4096
-    monkeypatch.setattr(products, "PANEL", 4)
-    assert (products.gram(np.ones((5, 13)).view(Watched)) == 5).all()
-    assert max(widths) == 4
+    monkeypatch.setattr(products, "PANEL", panel)
+    a = np.random.default_rng(0).integers(-(2**18), 2**18, size=(100, 13)).astype(np.float64)
+    assert np.array_equal(products.gram(a.view(Watched)).astype(np.int64), a.astype(np.int64).T @ a.astype(np.int64))
+    assert max(widths) == min(panel, 13)
 
 
 def test_class_grams_and_weighted_grams_are_exact() -> None:
@@ -116,7 +113,7 @@ def test_devices_make_the_same_weighted_grams_as_the_host(monkeypatch: pytest.Mo
     weights = rng.integers(0, 2**14, size=(64, 3)).astype(np.float64)
     host, device = np.ones((3, 5, 5)), np.ones((3, 5, 5))
     products.add_weighted_grams(host, weights, q)
-    monkeypatch.setattr(products, "on_host", lambda: False)
+    instead.on_host(monkeypatch, False)
     monkeypatch.setattr(products, "_add_symmetric", None)
     products.add_weighted_grams(device, jax.numpy.asarray(weights), jax.numpy.asarray(q))
     assert np.array_equal(host, device)
@@ -153,9 +150,14 @@ TYPES = ("int16", "float32", "float64")
 
 
 @pytest.fixture(autouse=True)
-def none_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads are started for products of any size."""
-    monkeypatch.setattr(products, "SMALL", 0)
+def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Says how many multiplications are few. By default threads are started for products of any size."""
+
+    def says(most: int) -> None:
+        monkeypatch.setattr(products, "SMALL", most)
+
+    says(0)
+    return says
 
 
 def blocks(dtype: str, lengths: tuple[int, ...] = (1300, 512, 1, 700)) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -168,7 +170,7 @@ def blocks(dtype: str, lengths: tuple[int, ...] = (1300, 512, 1, 700)) -> list[t
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("cores", [1, 2, 5, 100])
 def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: cores)
+    instead.cores(monkeypatch, cores)
     made = blocks(dtype)
     left, right = (np.concatenate(parts).astype(np.int64) for parts in zip(*made, strict=True))
     assert np.array_equal(products.summed(iter(made), (6, 4)), left.T @ right)
@@ -179,7 +181,7 @@ def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monk
 @pytest.mark.parametrize("room", [0.5, 2, 3, 4.5, 100], ids=lambda room: f"room for {room} blocks")
 def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks that are there, and all sums, fit into what is counted, and no fewer are made."""
-    monkeypatch.setattr(threads, "cores", lambda: 8)
+    instead.cores(monkeypatch, 8)
     block = np.ones((100, 6)), np.ones((100, 6))
     monkeypatch.setattr(products, "SUMS", int(room * (1 if alone else 2) * block[0].nbytes))
     real, lock, made, added, working, peak, most = products._added, Lock(), 0, 0, 0, 0, 0
@@ -207,7 +209,7 @@ def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, mon
             yield block
 
     allowed = 1 if room < 3 else min(8, int(room) - 1) + 1
-    monkeypatch.setattr(products, "on_host", lambda: True)
+    instead.on_host(monkeypatch, True)
     monkeypatch.setattr(products, "_added", counted)
     total = products.summed(blocks_of(), (6, 6), alone=alone)
     assert (total == 4000).all()
@@ -215,9 +217,11 @@ def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, mon
     assert most <= max(1, allowed - 1)
 
 
-def test_no_thread_is_started_for_products_that_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_is_started_for_products_that_are_small(
+    small: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An audit makes thousands of them. Class matrices of real numbers are the same to the last bit, too."""
-    monkeypatch.setattr(threads, "cores", lambda: 2)
+    instead.cores(monkeypatch, 2)
     made, labels = blocks("float64"), RNG.integers(0, 3, 1300)
     q, weights = RNG.normal(size=(1300, 6)), RNG.random((1300, 3))
 
@@ -228,18 +232,20 @@ def test_no_thread_is_started_for_products_that_are_small(monkeypatch: pytest.Mo
         return [products.summed(iter(made), (6, 4)), by_class, weighted]
 
     expected = sums()
-    monkeypatch.setattr(products, "SMALL", 1300 * 6 * 6 * 3)
     monkeypatch.setattr("threading.Thread.start", None)
+    with pytest.raises(TypeError):
+        sums()
+    small(1300 * 6 * 6 * 3)
     for one, other in zip(expected, sums(), strict=True):
         assert np.array_equal(one, other)
-    monkeypatch.setattr(products, "SMALL", 1300 * 6 * 6 * 3 - 1)
+    small(1300 * 6 * 6 * 3 - 1)
     with pytest.raises(TypeError):
         sums()
 
 
 def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of these depend on the order, and the non-private baseline is to be the same in each run."""
-    monkeypatch.setattr(threads, "cores", lambda: 2)
+    instead.cores(monkeypatch, 2)
     made = [(RNG.normal(size=(40, 6)), RNG.normal(size=(40, 4)) * 10.0**i) for i in range(8)]
     total = np.zeros((6, 4))
     for a, b in made:
@@ -254,7 +260,7 @@ class BrokenError(Exception):
 @pytest.mark.parametrize("where", ["in the stream", "in the products", "in the last product"])
 def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that lacks a block is never returned, and no thread waits for one that has failed."""
-    monkeypatch.setattr(threads, "cores", lambda: 2)
+    instead.cores(monkeypatch, 2)
 
     def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield from blocks("float32")
@@ -285,10 +291,11 @@ def test_a_block_in_parts_gives_the_same_integers(monkeypatch: pytest.MonkeyPatc
         passes = [(None, kept), (None, kept), (sample, kept)]
         return [exact_sum(QUERY, stream_of(X, Y), FACTS, Lattice(18), *each) for each in passes]
 
-    monkeypatch.setattr(rows, "CHUNK", size)
-    whole = sums()
-    monkeypatch.setattr(rows, "CHUNK", 512)
-    assert rows.chunk(size) == 512
-    for a, b in zip(whole, sums(), strict=True):
+    found = []
+    for part in (size, 512):
+        monkeypatch.setattr(rows, "CHUNK", part)
+        assert rows.chunk(size) == part
+        found.append(sums())
+    for a, b in zip(*found, strict=True):
         assert np.array_equal(a, b)
         assert a.any()

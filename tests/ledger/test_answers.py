@@ -28,7 +28,7 @@ from dpfc_cli.ledger.answers import Answers
 from dpfc_cli.ledger.facts import Outcome
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.methods import whitened
-from dpfc_cli.privacy import curator, forms
+from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import check, machine, run
@@ -36,6 +36,7 @@ from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.train import plan
+from tests import instead
 from tests.support import blobs, feature_set, other_source, refuses, replace, shards_of
 from tests.training.conftest import features, seen
 from tests.training.requests import charges, ledger, states
@@ -52,6 +53,12 @@ def agrees(path: Path) -> bool:
     return dpfc.verify(path, ledger=LEDGER).contradictions == []
 
 
+def answers(patch: pytest.MonkeyPatch, **methods: Any) -> None:
+    """Answers are kept, or recalled, so."""
+    for name, method in methods.items():
+        patch.setattr(Answers, name, method)
+
+
 # Going on
 
 
@@ -65,7 +72,7 @@ def test_a_stopped_training_goes_on_and_is_never_charged_twice(
         drawn.append(query)
         return draw(query, shape, sigma, SeededBits(1))
 
-    monkeypatch.setattr(curator, "draw_noise", noise)
+    instead.draw_noise(monkeypatch, noise)
     whole = train(features).head
     for number in range(STEPS + 1):
         seen.clear()
@@ -116,7 +123,7 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """dp-ls: a Gram matrix, three pieces of one class each, and class sums."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    instead.piece_bytes(monkeypatch, 1)
     kept_, recalled, drawn = dict[int, np.ndarray](), dict[int, np.ndarray](), list[int]()
     keep, recall, draw_noise = Answers.keep, Answers.recall, curator.draw_noise
 
@@ -131,8 +138,7 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
             recalled[number] = found
         return found
 
-    monkeypatch.setattr(Answers, "keep", keeping)
-    monkeypatch.setattr(Answers, "recall", recalling)
+    answers(monkeypatch, keep=keeping, recall=recalling)
     for made in range(5):
         for each in (kept_, recalled, drawn):
             each.clear()
@@ -143,7 +149,7 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
         assert recalled == {}
         observer = Listener()
         with monkeypatch.context() as patch:
-            patch.setattr(curator, "draw_noise", lambda *given: (drawn.append(1), draw_noise(*given))[1])
+            instead.draw_noise(patch, lambda *given: (drawn.append(1), draw_noise(*given))[1])
             trained = train(features, observer, method="dp-ls")
         assert len(drawn) == 5 - made
         assert sorted(kept_) == list(range(6))
@@ -159,7 +165,7 @@ def test_a_program_that_forgets_to_look_for_an_answer_gets_no_second_one(
 ) -> None:
     killed_at(2, monkeypatch)
     seen.clear()
-    monkeypatch.setattr(Answers, "recall", lambda self, number, shape: None)
+    answers(monkeypatch, recall=lambda self, number, shape: None)
     with pytest.raises(RuntimeError, match="release 0 would have a second answer"):
         train(features)
     assert seen == []
@@ -172,14 +178,14 @@ def test_a_training_that_was_killed_or_stopped_after_its_head_has_one_head_and_c
     for given in ({}, named):
         count = len(charges(features))
         with monkeypatch.context() as patch:
-            patch.setattr(Charged, "settle", lambda self: None)
+            instead.settle(patch)
             first = train(features, **given)
         second = train(features, **given)
         assert (kept(), second.path, second.sha256) == ([], first.path, first.sha256)
         assert states(features)[count:] == ["written"]
     count, settle = len(charges(features)), Charged.settle
     with monkeypatch.context() as patch:
-        patch.setattr(Charged, "settle", lambda self: (settle(self), patch.undo(), interrupted()))
+        instead.settle(patch, lambda self: (settle(self), patch.undo(), interrupted()))
         with pytest.raises(KeyboardInterrupt) as end:
             train(features)
     assert "The head was written" in end.value.__notes__[0]
@@ -504,7 +510,7 @@ def test_a_training_whose_answer_cannot_be_kept_stops_before_it_is_seen_and_goes
         keep(self, number, answer)
 
     with monkeypatch.context() as patch, refuses("damaged") as refused:
-        patch.setattr(Answers, "keep", broken)
+        answers(patch, keep=broken)
         train(features)
     assert "The same command resumes" in refused.value.__notes__[0]
     Path("away").rename(LEDGER)
@@ -539,7 +545,7 @@ def test_answers_that_are_too_large_for_a_ledger_are_not_kept_and_that_is_said_b
 
 
 def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Answers, "keep", lambda *given: pytest.fail("answers were kept"))
+    answers(monkeypatch, keep=lambda *given: pytest.fail("answers were kept"))
     train(features, seed=1)
     train(features, epsilon=None, non_private=True)
     assert kept() == []

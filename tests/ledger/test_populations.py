@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import dpfc_cli
-from dpfc_cli import backbones
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.extract import extract
 from dpfc_cli.features.reader import FeatureSet
@@ -27,6 +26,7 @@ from dpfc_cli.ledger.facts import Cap, Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.populations import known_set, register
+from tests import instead
 from tests.extraction.test_extract import Means
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
 from tests.support import feature_set, refuses
@@ -125,7 +125,7 @@ def test_a_data_set_of_the_catalogue_has_a_population_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a backbone makes of a picture does not matter here.
-    monkeypatch.setattr(backbones, "load", lambda *given, **named: Means())
+    instead.backbone(monkeypatch, lambda *given, **named: Means())
     place = tmp_path / "features"
     refused("conflict", lambda: extract("digits", out=place / "digits", limit=5, pool="mean", population="a"))
     assert kept(tmp_path) == {}

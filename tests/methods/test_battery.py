@@ -25,6 +25,7 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.sums import Summed
+from tests import instead
 from tests import noise as noise_checks
 from tests.leaks import FAULTS
 from tests.noise import Drawn, drawn_from, failed
@@ -217,7 +218,7 @@ def test_planted_faults_of_the_noise_are_found(monkeypatch: pytest.MonkeyPatch) 
 
     for name, (fault, check) in FAULTS.items():
         with monkeypatch.context() as patch:
-            patch.setattr(curator_module, "draw_noise", fault(draw_noise))
+            instead.draw_noise(patch, fault(draw_noise))
             assert check in failed(noise_of_runs(METHODS["dp-fc"], nothing)), name
 
 

@@ -12,6 +12,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training.machine import WORKING_BYTES
+from tests import instead
 from tests.support import Watching, blobs, curator, drawn_sigmas, stream_of
 
 METHOD = METHODS["dp-newton"]
@@ -25,7 +26,7 @@ STEPS = 3
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two, two and one of the five classes."""
-    monkeypatch.setattr(linear, "BLOCK_BYTES", 3 * HESSIAN_BYTES - 1)
+    instead.block_bytes(monkeypatch, 3 * HESSIAN_BYTES - 1)
     assert linear.blocks(FACTS) == [(0, 2), (2, 4), (4, 5)]
 
 
@@ -96,5 +97,5 @@ def test_blocks_keep_a_thousand_classes_of_768_dimensions_below_two_gigabytes(mo
         return state_bytes(METHOD, METHOD.plan(facts, METHOD.defaults(facts, 1.0, {"steps": 1}))) + WORKING_BYTES
 
     assert needed() < 2e9
-    monkeypatch.setattr(linear, "BLOCK_BYTES", 2**40)
+    instead.block_bytes(monkeypatch, 2**40)
     assert needed() > 14e9

@@ -16,6 +16,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import ClassGrams, Query
 from dpfc_cli.threads import MOST, in_threads
+from tests import instead
 from tests.support import LOST
 
 FACTS = Facts(n=1000, m=3, d=256)
@@ -37,7 +38,7 @@ def test_a_head_is_the_same_for_any_number_of_threads(monkeypatch: pytest.Monkey
     """BLAS gives other last bits with two threads than with one, where matrices are as large as these."""
     method, weights = METHODS["dp-ls"], []
     for cores, blas in ((1, 1), (1, 2), (3, 2)):
-        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores), raising=False)
+        instead.cores(monkeypatch, cores)
         with threadpool_limits(blas, user_api="blas"):
             weights.append(method.solve(Drawn(), FACTS, method.defaults(FACTS, 1.0, {})).weight)
     assert np.array_equal(weights[0], weights[1])
@@ -45,7 +46,7 @@ def test_a_head_is_the_same_for_any_number_of_threads(monkeypatch: pytest.Monkey
 
 
 def test_items_come_in_order_and_few_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
+    instead.cores(monkeypatch, 3)
     asked, names = [], set()
 
     def items() -> Iterator[int]:
@@ -66,7 +67,7 @@ def test_items_come_in_order_and_few_are_asked_for_ahead(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_does_not_wait_for_a_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2), raising=False)
+    instead.cores(monkeypatch, 2)
     for name in ("dp-whitened", "dp-ls"):
         method, end, ended = METHODS[name], threading.Event(), threading.Event()
 

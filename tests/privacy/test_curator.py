@@ -16,6 +16,7 @@ from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import IncompletePassError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from tests import instead
 from tests.support import CHAIN, blobs, curator, every_query, exact_sum, plan_of, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)
@@ -191,7 +192,7 @@ def test_an_answer_is_the_exact_sum_and_noise_rounded_once(monkeypatch: pytest.M
     odd, query = 2**53 + 1, Gram(CHAIN)
     mechanism = Mechanism(facts=FACTS, plan=plan_of(FACTS, (query, 1.0)), mu=MU)
     lattice = lattice_of(mechanism)
-    monkeypatch.setattr(curator_module, "draw_noise", lambda query, shape, *others: np.full(shape, odd))
+    instead.draw_noise(monkeypatch, lambda query, shape, *others: np.full(shape, odd))
     answer = Curator(mechanism, Unprotected(stream_of(X, Y)), SeededBits(0)).release(query)
     total = exact_sum(query, stream_of(X, Y), FACTS, lattice)
     scale = query.scale(FACTS, lattice)

@@ -16,7 +16,7 @@ import pytest
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import forms, sums
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, eta_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
@@ -30,6 +30,7 @@ from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
 from dpfc_cli.privacy.sums import Summed, exact_sum
 from dpfc_cli.training.machine import PIECES_BYTES, WORKING_BYTES, InFile, training_bytes
+from tests import instead
 from tests.privacy.test_parts import together
 from tests.support import plan_of
 
@@ -80,7 +81,7 @@ class Full(InMemory):
 
 @pytest.fixture
 def two_classes_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * D**2)
+    instead.piece_bytes(monkeypatch, 2 * 8 * D**2)
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_the_sums_of_the_pieces_are_those_of_the_whole(
 ) -> None:
     # Several groups of vectors in each piece, and several blocks.
     monkeypatch.setattr(sums, "GATHERED", 11 * D)
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
+    instead.block_rows(monkeypatch, 32)
     make = {"in memory": InMemory, "in a file": in_file, "without room": Full}.get(place)
     read: list[int] = []
     shelf = None if make is None else make()
@@ -176,7 +177,7 @@ def test_each_piece_finds_as_many_vectors_of_each_class_as_the_pass_that_was_che
 
 def test_a_pass_that_was_not_complete_leaves_nothing_for_other_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was removed leaves nothing, either."""
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
+    instead.block_rows(monkeypatch, 32)
     directions, stream = Directions(InMemory()), stream_of(RECORDS)
     short = Summed(lambda rows: itertools.islice(stream(rows), 3), RECORDS, LATTICE, directions=directions)
     with pytest.raises(IncompletePassError):
@@ -194,7 +195,7 @@ def test_a_pass_that_was_not_complete_leaves_nothing_for_other_pieces(monkeypatc
 
 def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB for a piece, and 192 MiB for the decompositions, whatever the number of classes."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", PIECE_BYTES)
+    instead.piece_bytes(monkeypatch, PIECE_BYTES)
     method = METHODS["dp-ls"]
     for m in (1000, 10_000):
         facts = Facts(n=1_280_000, m=m, d=768)
@@ -210,7 +211,7 @@ def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPat
 def test_no_more_is_held_than_is_said(in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy tells `tracemalloc` of its arrays. The whole answer would take 8 MB."""
     m, d = 64, 128
-    monkeypatch.setattr(forms, "PIECE_BYTES", 4 * 8 * d**2)
+    instead.piece_bytes(monkeypatch, 4 * 8 * d**2)
     monkeypatch.setattr(sums, "GATHERED", 100 * d)
     facts = Facts(n=600, m=m, d=d)
     x, y = RNG.normal(size=(600, d)).astype(np.float32), (np.arange(600) % m).astype(np.int32)[:, None]
@@ -262,7 +263,7 @@ def test_the_answers_are_the_same_in_one_piece_and_in_several(
     several = [answers_of(facts, shelf, in_file()) for shelf in shelves]
     # The vectors of the records are not kept for longer than they are needed.
     assert [shelf and list(shelf.blocks()) for shelf in shelves] == [None, [], []]
-    monkeypatch.setattr(forms, "PIECE_BYTES", 2**20)
+    instead.piece_bytes(monkeypatch, 2**20)
     whole = answers_of(facts, None)
     assert eta_of(mechanism_of(facts).plan) == eta
     for found in several:
@@ -351,7 +352,7 @@ def test_a_curator_that_goes_on_draws_noise_for_the_pieces_that_are_not_kept(mon
         kept.answers = [answer.copy() for answer in every[:count]]
         asked.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(sums, "exact_sum", lambda query, *given: (asked.append(query), real(query, *given))[1])
+            instead.exact_sum(patch, lambda query, *given: (asked.append(query), real(query, *given))[1])
             again = answers_of(RECORDS, InMemory(), answers=kept)
         for one, other in zip(every[:count], kept.answers, strict=False):
             assert np.array_equal(one, other)
@@ -363,7 +364,7 @@ def test_a_curator_that_goes_on_draws_noise_for_the_pieces_that_are_not_kept(mon
 @pytest.mark.parametrize("classes", [2, 4])
 def test_pieces_of_another_query_are_not_gone_on_with(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For persons, pieces of two queries may have a larger norm together than the sensitivity."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", classes * 8 * D**2)
+    instead.piece_bytes(monkeypatch, classes * 8 * D**2)
     kept = Kept()
     found = np.concatenate(list(begun_curator(answers=kept).pieces(WHOLE)))
     # Who does not take them in pieces gets all.
@@ -382,7 +383,7 @@ def test_pieces_that_were_left_are_not_taken_from_a_later_answer(monkeypatch: py
     second = curator.pieces(WHOLE)
     with pytest.raises(PlanError, match="not taken before"):
         next(first)
-    monkeypatch.setattr(forms, "PIECE_BYTES", 2**20)
+    instead.piece_bytes(monkeypatch, 2**20)
     _, expected = (at_once.release(WHOLE) for _ in range(2))
     assert np.array_equal(np.concatenate(list(second)), expected)
 
@@ -406,7 +407,7 @@ def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_prog
 
 def test_several_processes_give_the_pieces_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are cut inside persons: a block has 32 records, and a person three."""
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
+    instead.block_rows(monkeypatch, 32)
     facts, shelves = FACTS["persons"], list[InMemory]()
     starts = [part_of(facts, number, 3).start for number in (1, 2)]
     assert any(PERSONS[start] == PERSONS[start - 1] for start in starts)

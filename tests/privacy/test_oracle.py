@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, planned
 from dpfc_cli.privacy.parts import digest_of
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean, Query
+from tests import instead
 from tests.support import CHAIN, every_query
 
 FACTS = Facts(n=100, m=3, d=4)
@@ -39,7 +39,7 @@ def test_of_an_answer_in_pieces_the_query_and_the_triangles_are_kept(
     classes: int, counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A triangle of a 4 × 4 matrix has 10 numbers."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", classes * 8 * 4**2)
+    instead.piece_bytes(monkeypatch, classes * 8 * 4**2)
     facts = replace(FACTS, m=7)
     gram, whole = (planned(query, facts, 1.0) for query in (GRAM, ClassGrams(CHAIN)))
     assert gram.parts == [(4, 4)]
@@ -49,7 +49,7 @@ def test_of_an_answer_in_pieces_the_query_and_the_triangles_are_kept(
 
 
 def test_an_answer_in_pieces_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * 4**2)
+    instead.piece_bytes(monkeypatch, 8 * 4**2)
     for query in (ClassGrams(CHAIN), ClassGrams(CHAIN, 1, 2)):
         with pytest.raises(ValueError, match="no sample"):
             Plan((planned(GRAM, FACTS, 1.0), planned(query, FACTS, 1.0, 0.5)))

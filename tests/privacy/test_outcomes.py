@@ -7,7 +7,6 @@ import pytest
 
 from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import score
-from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy.chain import Clip, Linear
 from dpfc_cli.privacy.curator import draw_noise
 from dpfc_cli.privacy.facts import Facts
@@ -16,6 +15,7 @@ from dpfc_cli.privacy.inputs import prepare
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import contribution
+from tests import instead
 from tests.noise import drawn_from, failed
 from tests.support import blobs, curator, exact_sum, plan_of, stream_of
 
@@ -113,5 +113,5 @@ def test_every_count_has_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return noise
 
     assert noise_of_evaluations() == []
-    monkeypatch.setattr(curators, "draw_noise", forgetful)
+    instead.draw_noise(monkeypatch, forgetful)
     assert "coordinates_have_the_planned_size" in noise_of_evaluations()

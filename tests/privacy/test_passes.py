@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.privacy import passes
 from dpfc_cli.privacy.directions import Directions, InMemory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import Block, BlockStream, Counted, IncompletePassError, Part, block_rows, chained, part_of
 from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.privacy.sums import Summed, partial_sum
+from tests import instead
 from tests.support import every_query, exact_sum, of_each_way
 
 LATTICE = Lattice(14)
@@ -33,7 +33,7 @@ SIZES = {
 
 @pytest.fixture(autouse=True)
 def blocks_of_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "block_rows", lambda facts: 10)
+    instead.block_rows(monkeypatch, 10)
 
 
 def facts_of(sizes: list[int] | None) -> Facts:

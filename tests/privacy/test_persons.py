@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.privacy import passes, persons
+from dpfc_cli.privacy import persons
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
@@ -17,6 +17,7 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Hessians, Mean, Query, contribution
+from tests import instead
 from tests.support import every_query, exact_sum
 
 LATTICE = Lattice(14)
@@ -147,7 +148,7 @@ def test_persons_go_on_from_block_to_block(kind: type[Query], rows: int, monkeyp
     numbers = np.repeat(np.arange(8), sizes)
     x, labels = records(len(numbers), 6, 0.3)
     parts = [added(query, *own) for own in each_of(x, labels, numbers)]
-    monkeypatch.setattr(passes, "block_rows", lambda facts: rows)
+    instead.block_rows(monkeypatch, rows)
     assert np.array_equal(summed(query, x, labels, numbers), sum(parts))
 
 
@@ -157,23 +158,27 @@ def each_of(x: np.ndarray, labels: np.ndarray, numbers: np.ndarray) -> Iterator[
         yield x[own], labels[own], np.zeros(own.sum(), np.int64)
 
 
+def limits(patch: pytest.MonkeyPatch, most: int, pairs: int) -> None:
+    """So many records of a person count, and so many inner products are made at a time."""
+    patch.setattr(persons, "MOST", most)
+    patch.setattr(persons, "_PAIRS", pairs)
+
+
 def test_of_each_person_the_first_records_count_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each person adds what that person alone adds, of so many records."""
-    monkeypatch.setattr(persons, "MOST", 3)
     sizes = [2, 3, 5, 1, 3, 4, 3, 2, 7]
     numbers = np.repeat(np.arange(len(sizes)), sizes)
     x, labels = records(len(numbers), 7)
     kept = np.concatenate([np.flatnonzero(numbers == person)[:3] for person in range(len(sizes))])
     for pairs, rows, query in itertools.product((1, 10**6), (2, 10**6), QUERIES):
-        monkeypatch.setattr(persons, "_PAIRS", pairs)
+        limits(monkeypatch, 3, pairs)
         found = added(query, x, labels, numbers, rows=rows)
         assert np.array_equal(found, added(query, x[kept], labels[kept], numbers[kept]))
 
 
 def test_work_and_memory_for_one_person_and_for_many_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert persons.MOST**2 == persons._PAIRS == 2**20
-    monkeypatch.setattr(persons, "MOST", 20)
-    monkeypatch.setattr(persons, "_PAIRS", 400)
+    limits(monkeypatch, 20, 400)
     bounded, clipped, pairs, held = persons._bounded, persons._clipped, list[int](), list[int]()
 
     def one(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> persons.Factors:

@@ -19,6 +19,7 @@ from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training.calibrate import calibrate
+from tests import instead
 from tests.support import CHAIN, plan_of
 
 COARSE = 0.01
@@ -61,8 +62,7 @@ def test_rounding_of_the_convolutions_is_paid_for() -> None:
 @pytest.mark.parametrize("steps", [1, 1000])
 def test_the_smallest_delta_with_sampling_can_be_reached(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What η and the convolutions take from δ is refused, too. The search for the noise found no end there."""
-    monkeypatch.setattr(poisson, "FINE", COARSE)
-    monkeypatch.setattr(poisson, "COARSE", COARSE)
+    instead.losses(monkeypatch, COARSE, COARSE)
     plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=0.1)
     eta = eta_of(plan)
     with pytest.raises(ValueError, match="at least") as refused:
@@ -86,8 +86,7 @@ def test_the_smallest_delta_with_sampling_can_be_reached(steps: int, monkeypatch
 def test_calibration_never_overshoots_and_errs_by_less_than_2e_6(
     epsilon: float, rate: float, steps: int, interval: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poisson, "FINE", interval)
-    monkeypatch.setattr(poisson, "COARSE", 10 * interval)
+    instead.losses(monkeypatch, interval, 10 * interval)
     plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=rate)
     mu = poisson.mu_for(plan, epsilon, 1e-5)
     spent = poisson.epsilon_for(*poisson.sampled_of(plan, mu), 1e-5, interval=interval)
@@ -95,8 +94,7 @@ def test_calibration_never_overshoots_and_errs_by_less_than_2e_6(
 
 
 def test_no_less_noise_is_used_than_the_accounting_covers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poisson, "FINE", COARSE)
-    monkeypatch.setattr(poisson, "COARSE", 10 * COARSE)
+    instead.losses(monkeypatch, COARSE, 10 * COARSE)
     monkeypatch.setattr(poisson, "epsilon_for", functools.partial(poisson.epsilon_for, interval=COARSE))
     method, facts = METHODS["dp-sgd"], Facts(n=1000, m=2, d=2)
     found = calibrate(method, facts, {"steps": 1, "sampling_rate": 0.5}, Privacy(epsilon=100.0, delta=1e-5))

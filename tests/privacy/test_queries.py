@@ -24,6 +24,7 @@ from dpfc_cli.privacy.queries import (
     contribution,
     sensitivity,
 )
+from tests import instead
 from tests.support import CHAIN, every_query, exact_sum, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)
@@ -99,7 +100,7 @@ def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) ->
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
 def test_kernels_sum_what_contribution_says(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     # Several blocks, of a size that is compiled already.
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 2)
+    instead.block_rows(monkeypatch, 2)
     facts = Facts(n=41, m=3, d=4, k=2)
     rng = np.random.default_rng(5)
     x = (3 * rng.normal(size=(41, 4))).astype(np.float32)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpfc_cli.kernels import products, rows
+from dpfc_cli.kernels import rows
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
@@ -18,6 +18,7 @@ from dpfc_cli.privacy.lattice import LEAST_BITS, MOST_BITS, Lattice, Reals
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError
 from dpfc_cli.privacy.queries import Gradient, Gram, Grid, Mean
 from dpfc_cli.privacy.sums import SAMPLED, _DirectionMap, _of_one, _ResidualMap, _taken_out
+from tests import instead
 from tests.support import every_query, exact_sum, stream_of
 
 N, D, M, K = 100, 4, 3, 2
@@ -178,10 +179,15 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
         assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
 
 
+def in_parts_of(rows: int, patch: pytest.MonkeyPatch) -> None:
+    """A block is computed so many rows at a time."""
+    patch.setattr(sums, "_chunk", lambda query, over: rows)
+
+
 def test_blocks_that_are_computed_in_several_parts_add_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for size in (16, 6):
-        monkeypatch.setattr(sums, "_chunk", lambda query, over, size=size: size)
+        in_parts_of(size, monkeypatch)
         found.append(exact_sum(Mean(QUERY.chain[:1]), stream_of(X, Y), FACTS, LATTICE))
     assert found[0].any()
     assert np.array_equal(found[0], found[1])
@@ -225,9 +231,9 @@ def test_what_is_compiled_does_not_tell_how_large_a_sample_is(host: bool, monkey
         sizes.extend([len(block[0])] * isinstance(row_map, sums._ResidualMap))
         return run(row_map, block, arrays)
 
-    monkeypatch.setattr(products, "on_host", lambda: host)
+    instead.on_host(monkeypatch, host)
     monkeypatch.setattr(rows, "run", recorded)
-    monkeypatch.setattr(sums, "_chunk", lambda query, over: 1024)
+    in_parts_of(1024, monkeypatch)
 
     def heard(event: str, duration_secs: float, **_: str | int) -> None:
         if "backend_compile" in event:

@@ -9,6 +9,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.errors import UserError
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Block, Document, Points, Rows, Section, Table, Words, page
+from tests import instead
 
 
 def shown(width: int | None, title: str, *blocks: Block) -> list[str]:
@@ -35,7 +36,7 @@ def test_a_name_is_shown_as_it_is_and_never_taken_for_markup(monkeypatch: pytest
         ):
             assert sum(line.count(name) for line in lines) >= 3
     text = io.StringIO()
-    monkeypatch.setattr(display, "err", Console(force_terminal=True, color_system=None, file=text, width=200))
+    instead.terminal(monkeypatch, 200, file=text)
     display.say(name)
     display.warn(name)
     display.fail(UserError(name, name))

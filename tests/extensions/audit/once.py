@@ -8,6 +8,7 @@ import pytest
 
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.queries import Query
+from tests import instead
 
 
 @contextmanager
@@ -24,5 +25,5 @@ def sums_computed_once() -> Iterator[None]:
         return known[key][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "exact_sum", exact_sum)
+        instead.exact_sum(patch, exact_sum)
         yield

@@ -19,7 +19,7 @@ from dpfc_cli.extensions.audit import attacks, canary, game
 from dpfc_cli.extensions.audit import audit as runs
 from dpfc_cli.extensions.audit.signals import Signals
 from dpfc_cli.kernels import rows
-from dpfc_cli.methods import METHODS, linear
+from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import curator as curators
@@ -30,6 +30,7 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits, bernoulli
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Query
+from tests import instead
 from tests.extensions.audit.once import sums_computed_once
 
 DELTA = 1e-5
@@ -80,7 +81,7 @@ def claim(method: str, epsilon: float, facts: Facts = FACTS, started: bool = Fal
 @contextmanager
 def one_class_in_each_block(facts: Facts = FACTS) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "BLOCK_BYTES", 8 * (facts.d + 1) ** 2)
+        instead.block_bytes(patch, 8 * (facts.d + 1) ** 2)
         yield
 
 
@@ -163,7 +164,7 @@ def test_the_canaries_change_every_release_by_the_whole_sensitivity(
     (*_, last) = canary.stream(facts, None)(facts.records)
     assert (last[2][-1] == -1).all(), "a unit that is null has no label"
     # Those of FACTS: a function that is compiled for one kind of facts serves others.
-    monkeypatch.setattr(passes, "block_rows", lambda facts: 256)
+    instead.block_rows(monkeypatch, 256)
     for name in METHODS if facts is FACTS else ("dp-ls", "dp-whitened", "dp-newton"):
         attacked = Claim(name, 1.0, facts, given=(("steps", 2),) if "steps" in METHODS[name].declared else ())
         mechanism = attacked.mechanism

@@ -12,6 +12,7 @@ import pytest
 from dpfc_cli.extensions.audit import audit as audits
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
+from tests import instead
 from tests.cli.conftest import Dpfc, error_of
 from tests.extensions.audit.once import sums_computed_once
 
@@ -68,7 +69,7 @@ def test_an_audit_that_is_stopped_shows_the_methods_that_it_has_attacked(
 
 def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
     real = curator_module.draw_noise
-    monkeypatch.setattr(curator_module, "draw_noise", lambda query, shape, sigma, bits: real(query, shape, 1, bits))
+    instead.draw_noise(monkeypatch, lambda query, shape, sigma, bits: real(query, shape, 1, bits))
     result = dpfc("audit", "--method", "dp-fc", *FEW, ends=1)
     assert "VIOLATED" in result.stdout
     as_json = dpfc("audit", "--method", "dp-fc", "--json", *FEW, ends=1)

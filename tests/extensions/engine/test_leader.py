@@ -23,6 +23,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import plan
+from tests import instead
 from tests.privacy.test_parts import Threads
 from tests.support import feature_set, refuses, shards_of
 from tests.training.requests import charges, states
@@ -109,7 +110,7 @@ def test_a_process_stops_where_another_set_takes_the_place_of_its_own(
         path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
         next(over.stream(50))
 
-    monkeypatch.setattr(passes, "block_rows", lambda facts: 50)
+    instead.block_rows(monkeypatch, 50)
     monkeypatch.setattr(parts, "follow", followed)
     with refuses("conflict"):
         serve(Other(features, "sum", bits=14, side=6, memory=1e9), features)  # type: ignore[arg-type]
@@ -128,15 +129,13 @@ def test_sets_are_compared_as_they_were_opened(features: FeatureSet) -> None:
         serve(other, later)  # type: ignore[arg-type]
 
 
-def test_process_0_waits_until_all_parts_are_checked_before_it_charges(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(self: Alone, value: str) -> list[str]:
-        raise LostError("Process 1 has failed: a shard is damaged.", "Mend it.", code="lost")
+def test_process_0_waits_until_all_parts_are_checked_before_it_charges(features: FeatureSet) -> None:
+    class Lost(Alone):
+        def gathered(self, value: str) -> list[str]:
+            raise LostError("Process 1 has failed: a shard is damaged.", "Mend it.", code="lost")
 
-    monkeypatch.setattr(Alone, "gathered", lost)
     with pytest.raises(LostError, match="a shard is damaged"):
-        plan(request(features, Alone()), Observer())
+        plan(request(features, Lost()), Observer())
     assert charges(features) == ()
 
 

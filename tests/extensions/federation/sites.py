@@ -4,11 +4,13 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from dpfc_cli.extensions.federation import coordinator
+from dpfc_cli.extensions.federation import coordinator, messages
 from dpfc_cli.extensions.federation import plan as plans
 from dpfc_cli.extensions.federation.messages import ask
 from dpfc_cli.extensions.federation.plan import Federation
@@ -67,6 +69,19 @@ def said(name: str, plan: Federation, asked: str, body: bytes = b"", **more: Any
     """The bytes that a site sends."""
     message = framed({"ask": asked, "plan": plan.digest, **more}, body)
     return bytes(ask(Path(f"{name}.sock"), message, 2**24, LOST)[1])
+
+
+def remote(patch: pytest.MonkeyPatch, **methods: Any) -> None:
+    """What the coordinator does with a site is done so."""
+    for name, method in methods.items():
+        patch.setattr(coordinator.Remote, name, method)
+
+
+def patience(patch: pytest.MonkeyPatch, seconds: float, **clock: Any) -> None:
+    """Nobody waits longer for a message. clock: what stands for `time`."""
+    patch.setattr(messages, "PATIENCE", seconds)
+    if clock:
+        patch.setattr(messages, "time", SimpleNamespace(**clock))
 
 
 def _listens(path: Path) -> bool:

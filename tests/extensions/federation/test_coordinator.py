@@ -4,7 +4,6 @@ import itertools
 import socket
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,26 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import FEDERATED
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.parts import framed, unframed
 from dpfc_cli.privacy.queries import Gram, Mean
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.verification import verify
-from tests.extensions.federation.sites import CLASSES, JOINT, NAMES, Serving, X, Y, agreed, made_set, trained
+from tests import instead
+from tests.extensions.federation.sites import (
+    CLASSES,
+    JOINT,
+    NAMES,
+    Serving,
+    X,
+    Y,
+    agreed,
+    made_set,
+    patience,
+    remote,
+    trained,
+)
 from tests.support import LOST, curator, refuses, replace, stream_of
 from tests.training.requests import charges, states
 from tests.training.stopped import Listener
@@ -89,7 +100,7 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
     """Their classes have other orders, and answers of dp-ls come in pieces. One of them sends noise alone: it hardly
     counts, and makes the claim no smaller.
     """
-    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * 8 * 8)
+    instead.piece_bytes(monkeypatch, 8 * 8 * 8)
     # The plan has the order of the first one, and most records are those of the second one.
     sets = {"south": made_set("south", persons, ("c", "a", "b")), "north": made_set("north", persons)}
     plan = agreed(sets, epsilon=20.0, others={"north": 0.05}, method=method)
@@ -183,7 +194,7 @@ def test_all_sites_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -
             raise coordinator.RefusedError(self.name, "refused")
         return asked, memoryview(b"")
 
-    monkeypatch.setattr(Remote, "say", say)
+    remote(monkeypatch, say=say)
     with refuses("conflict", site="site-1"):
         trained(plan_of([600, 300], 8, 3, [2.0, 2.0]))
 
@@ -198,21 +209,21 @@ def test_an_answer_that_records_and_noise_cannot_give_is_refused(monkeypatch: py
     """The noise of a mean is twice as large where a record may be replaced."""
     plan = replace(plan_of([600, 300], 400, 3, [0.01, 0.01]), adjacency="replace-one")
     claim, query = plan.claims[0], Mean((Clip(1.0),))
-    remote = Remote("north", Path("none"), plan.digest, claim.noise)
+    north = Remote("north", Path("none"), plan.digest, claim.noise)
     nulls = np.zeros((600, 400), np.float32), np.full(600, -1)
     honest = curator(claim.facts, claim.plan, claim.noise.mu, *nulls).release(query)
     sent: list[bytes] = [b"", honest.tobytes()[:-8], honest.tobytes() + b"\0", (3 * honest).tobytes()]
     sent += [np.full_like(honest, wrong).tobytes() for wrong in (np.nan, np.inf, 1e300)]
     for body in sent:
-        monkeypatch.setattr(Remote, "say", lambda *_, body=body, **__: ("answered", memoryview(body)))
+        remote(monkeypatch, say=lambda *_, body=body, **__: ("answered", memoryview(body)))
         with refuses("damaged"):
-            remote.part(0, 0, query)
-    monkeypatch.setattr(Remote, "say", lambda *_, **__: ("answered", memoryview(honest.tobytes())))
-    assert np.array_equal(remote.part(0, 0, query), honest)
+            north.part(0, 0, query)
+    remote(monkeypatch, say=lambda *_, **__: ("answered", memoryview(honest.tobytes())))
+    assert np.array_equal(north.part(0, 0, query), honest)
 
 
 def test_a_site_that_takes_a_message_and_does_not_reply_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "PATIENCE", 0.05)
+    patience(monkeypatch, 0.05)
     claim = plan_of([600, 300], 8, 3, [2.0, 2.0]).claims[0]
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind("north.sock")
@@ -224,9 +235,8 @@ def test_a_site_that_takes_a_message_and_does_not_reply_is_named(monkeypatch: py
 def test_patience_is_for_a_whole_reply_and_not_for_each_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock is a second later, and each byte has one."""
     clock = itertools.count()
-    monkeypatch.setattr(messages, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
-    monkeypatch.setattr(messages, "PATIENCE", 9.0)
-    monkeypatch.setattr(messages, "_AT_ONCE", 1, raising=False)
+    patience(monkeypatch, 9.0, monotonic=lambda: next(clock), sleep=lambda _: None)
+    monkeypatch.setattr(messages, "_AT_ONCE", 1)
     reply = framed({"state": "ready"}, b"")
     claim = plan_of([600, 300], 8, 3, [2.0, 2.0]).claims[0]
     with socket.socket(socket.AF_UNIX) as slow:
@@ -263,10 +273,10 @@ def test_a_site_that_stops_whenever_it_is_asked_for_one_release_is_named(
         return {"error": "not-charged"} if begun < 0 else {"state": "answered"}, memoryview(bytes(limit - SHORT))
 
     monkeypatch.setattr(coordinator, "ask", asked)
-    remote = Remote("north", Path("none"), "0" * 64, claim.noise)
+    north = Remote("north", Path("none"), "0" * 64, claim.noise)
     with refuses("conflict", site="north"):
         for number in range(3):
-            remote.part(number, 0, Gram((Clip(1.0),), 0.2))
+            north.part(number, 0, Gram((Clip(1.0),), 0.2))
 
 
 def test_where_the_place_of_a_joint_head_fails_the_same_command_gets_the_answers_that_were_kept(

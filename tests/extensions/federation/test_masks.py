@@ -20,7 +20,6 @@ from dpfc_cli.extensions.federation.masks import Masks, new_key
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, Unprotected, lattice_of
 from dpfc_cli.privacy.facts import Facts
@@ -30,7 +29,21 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.parts import encoded
 from dpfc_cli.privacy.queries import Gram, Mean, Query
 from dpfc_cli.verification import verify
-from tests.extensions.federation.sites import CLASSES, JOINT, PARTS, Serving, X, Y, agreed, made_set, said, say, trained
+from tests import instead
+from tests.extensions.federation.sites import (
+    CLASSES,
+    JOINT,
+    PARTS,
+    Serving,
+    X,
+    Y,
+    agreed,
+    made_set,
+    remote,
+    said,
+    say,
+    trained,
+)
 from tests.support import plan_of as releases
 from tests.support import refuses, replace, stream_of
 from tests.training.requests import charges
@@ -210,10 +223,10 @@ def test_sums_of_sites_are_those_of_one_place_with_the_same_noise(
         answer = Curator(mechanism(cut.stop - cut.start, MOST_BITS), records, SeededBits(i)).release(query)
         return lambda number, part, query: masks[i].masked(answer, number, part)
 
-    monkeypatch.setattr(curator_module, "draw_noise", noise)
+    instead.draw_noise(monkeypatch, noise)
     sites = [site(i, cut) for i, cut in enumerate((slice(0, 500), slice(500, 800), slice(800, 900)))]
     total = np.sum(drawn, axis=0)
-    monkeypatch.setattr(curator_module, "draw_noise", lambda *_: total.copy())
+    instead.draw_noise(monkeypatch, lambda *_: total.copy())
     alone = Curator(mechanism(900, None), Unprotected(stream_of(X, Y)), SeededBits(0)).release(query)
     assert np.array_equal(Sums(mechanism(900, MOST_BITS), sites, [1.0] * 3).release(query), alone)
 
@@ -221,7 +234,7 @@ def test_sums_of_sites_are_those_of_one_place_with_the_same_noise(
 @pytest.mark.parametrize("method", ["dp-whitened", "dp-ls"])
 def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of dp-ls come in pieces. What each of them sends says nothing, and is sent again."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * 8 * 8)
+    instead.piece_bytes(monkeypatch, 8 * 8 * 8)
     sets = {name: made_set(name) for name in PARTS}
     plan = agreed(sets, epsilon=20.0, method=method, colluding=1)
     real, sent = Remote._part, list[np.ndarray]()
@@ -232,7 +245,7 @@ def test_sites_with_masks_train_one_head_over_sockets(method: str, monkeypatch: 
         sent.append(answer.view(np.uint64).ravel())
         return answer
 
-    monkeypatch.setattr(Remote, "_part", part)
+    remote(monkeypatch, _part=part)
     serving = Serving(plan, sets, tuple(PARTS))
     joint = trained(plan)
     ended = serving.heads()
@@ -322,10 +335,10 @@ def test_a_site_that_was_put_back_from_a_backup_answers_nothing_under_pads_that_
         sent[self.name, number] = answer.tobytes()
         return answer
 
-    monkeypatch.setattr(Remote, "_part", part)
+    remote(monkeypatch, _part=part)
     serving = Serving(plan, sets, tuple(PARTS))
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "give", lambda *_: None)
+        remote(patch, give=lambda *_: None)
         first = trained(plan)
     JOINT.unlink()
     answered, charged = dict(sent), said("north", plan, "charge")

@@ -3,11 +3,9 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from model_signing import verifying
 
 from dpfc_cli.extensions.publish.contents import document
 from dpfc_cli.extensions.publish.push import push
@@ -18,7 +16,7 @@ from dpfc_cli.show.markdown import markdown
 from dpfc_cli.verification import verify
 from tests.extensions.publish.conftest import Ward
 from tests.heads.test_hub import PLACE, Repositories, head, held
-from tests.signing import key_pair, sign
+from tests.signing import key_pair, meanwhile, sign
 from tests.support import refuses
 
 
@@ -81,14 +79,8 @@ def test_the_signature_is_checked_on_the_bytes_that_are_sent(
     path, signed = head(tmp_path), head(tmp_path, 1)
     private, public = key_pair(tmp_path, "a")
     sign(signed, private).replace(path.with_name(f"{path.name}.sig"))
-    real = verifying.Config.verify
-
-    def slow(*given: Any) -> None:
-        # Somebody replaces the head after it was read.
-        path.write_bytes(signed.read_bytes())
-        real(*given)
-
-    monkeypatch.setattr(verifying.Config, "verify", slow)
+    # Somebody replaces the head after it was read.
+    meanwhile(monkeypatch, lambda: path.write_bytes(signed.read_bytes()), lambda: None)
     with refuses("damaged"):
         push(path, f"hf:{PLACE}", public_key=public)
     assert not hub.commits

@@ -3,7 +3,6 @@
 import itertools
 import pickle
 import re
-import secrets
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,16 +26,16 @@ import dpfc_cli as dpfc
 from dpfc_cli import UserError, rounding
 from dpfc_cli.extensions.sklearn import estimator
 from dpfc_cli.extensions.sklearn.estimator import PrivateClassifier
-from dpfc_cli.ledger import facts
 from dpfc_cli.options import declared
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.curator import draw_noise
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import charged
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.request import Training
+from tests import instead
+from tests.cli.worlds import counted_up
 from tests.support import blobs, feature_set, refuses
 
 NAMES = np.array(["cold", "flu", "zoster"])
@@ -54,7 +52,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """
     monkeypatch.chdir(tmp_path)
     seeds = itertools.count()
-    monkeypatch.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
+    instead.bits(monkeypatch, lambda: SeededBits(next(seeds)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
@@ -124,7 +122,7 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
 
 
 def test_a_grid_search_over_options_is_warned_of_with_what_it_spends_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimator._Observer, "hidden", set())
+    estimator._Observer.hidden.clear()
     model = PrivateClassifier(epsilon=0.5, classes=NAMES.tolist(), method="dp-fc", steps=2, cap=9.0)
     search = GridSearchCV(model, {"steps": [1, 2], "gradient_clip": [0.5]}, cv=2)
     with warnings.catch_warnings(record=True) as said:
@@ -291,7 +289,7 @@ def test_no_record_stays_on_disk_and_a_fit_that_was_stopped_stays_charged(monkey
             raise how
 
         with monkeypatch.context() as patched:
-            patched.setattr(Curator, "release", stopped)
+            instead.draw_noise(patched, stopped)
             with pytest.raises(stop) as end:
                 model.fit(X, LABELS)
         assert "ε = 1 was charged" in end.value.__notes__[0]
@@ -326,13 +324,12 @@ def test_records_are_for_their_owner_alone_in_a_ledger_folder_that_others_may_re
 ) -> None:
     Path("open").mkdir(mode=0o755)
     modes: list[int] = []
-    release = Curator.release
 
     def seen(*given: Any) -> np.ndarray:
         modes.append(Path("open/open").stat().st_mode & 0o777)
-        return release(*given)
+        return draw_noise(*given)
 
-    monkeypatch.setattr(Curator, "release", seen)
+    instead.draw_noise(monkeypatch, seen)
     PrivateClassifier(ledger="open", **QUICK).fit(X, LABELS)
     assert set(modes) == {0o700}
 
@@ -487,16 +484,14 @@ def worlds() -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def fixed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """Where ids, dates and noise are the same each time, and nothing of a fit before is there."""
-    always = type("Always", (datetime,), {"now": classmethod(lambda cls, zone: datetime(2026, 1, 2, tzinfo=zone))})
-    monkeypatch.setattr(facts, "datetime", always)
+    """Where noise, ids and dates are the same each time, these by a count, and nothing of a fit before is there."""
 
     @contextmanager
     def each() -> Iterator[None]:
-        ids, seeds = itertools.count(), itertools.count()
+        seeds = itertools.count()
         with monkeypatch.context() as patched:
-            patched.setattr(secrets, "token_hex", lambda size: f"{next(ids):0{2 * size}x}")
-            patched.setattr(charged, "SystemBits", lambda: SeededBits(next(seeds)))
+            counted_up(patched, 0)
+            instead.bits(patched, lambda: SeededBits(next(seeds)))
             yield
         shutil.rmtree("private-classifier")
 
@@ -516,7 +511,7 @@ def test_what_a_fit_says_depends_on_no_record_but_through_what_is_released(
     for one label alone, for each class as the rarest one, for equal records, and whosever the records are.
     """
     real = sums.exact_sum
-    monkeypatch.setattr(sums, "exact_sum", lambda *given: np.zeros_like(real(*given)))
+    instead.exact_sum(monkeypatch, lambda *given: np.zeros_like(real(*given)))
     number = np.arange(len(X))
     rarest = [np.where(number == 5, NAMES[j], NAMES[j - 1 - number % 2]) for j in range(3)]
     told = [(np.ones_like(X), np.full(len(X), NAMES[2])), *((X, labels) for labels in rarest)]
