@@ -29,7 +29,12 @@ def added() -> list[Any]:
 
 
 @command(
-    "train", Request, *added(), panel="Train a classifier", when_stopped="This run charged nothing and wrote no head."
+    "train",
+    Request,
+    *added(),
+    panel="Train a classifier",
+    when_stopped="This run charged nothing and wrote no head.",
+    computes=True,
 )
 def train(
     features: Annotated[
