@@ -79,7 +79,7 @@ class Recipe:
         if trained and weights is None and not trained.id.startswith("hf:"):
             raise missing(
                 f"The backbone of the head has weights from the file '{trained.id}' (SHA-256 {trained.sha256}).",
-                f"Say where that file is: {parameter('weights')}.",
+                f"Say where that file is: {parameter('weights')}. Or do without: {self.instead}",
             )
         if precision is not None and stated.precision is not None:
             known["precision"] = precision

@@ -107,8 +107,8 @@ def _made(text: str, file: str) -> None:
     length = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + length])["__metadata__"]
     card = json.loads(metadata["card"])
-    kept = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger", "date")
-    hostile = {name: card[name] if name in kept else worst(card[name], text, closed=True) for name in card}
+    stays = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger", "date")
+    hostile = {name: card[name] if name in stays else worst(card[name], text, closed=True) for name in card}
     hostile["features"]["backbone"] = worst(card["features"]["backbone"], text)
     hostile["classes"] = stored["classes"]
     # The ledger here would contradict it.
