@@ -1,4 +1,4 @@
-"""Makes tests/extensions/starts/data/text.json: two small vocabularies and tiny models, and what the reference libraries give.
+"""Makes tests/extensions/starts/data/text.json: two small vocabularies and tiny models, and what the libraries give.
 
 It needs its own environment. The project's tests do not need it:
 

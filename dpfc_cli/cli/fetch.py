@@ -20,7 +20,7 @@ WHERE = SOURCES[1:5]
 """The data sets that come from the network."""
 
 
-@command("fetch", panel="Pictures and heads", when_stopped="The same command resumes where it was stopped.")
+@command("fetch", panel="Pictures and heads", when_stopped="The same command fetches what is missing.")
 def fetch(
     source: Annotated[str | None, Option("A data set that can be downloaded.", argument=True, choices=WHERE)] = None,
     dataset: Annotated[str | None, Option("The same as SOURCE.", metavar="SOURCE", choices=WHERE)] = None,

@@ -28,6 +28,7 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Charge, Set
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
+from tests.backbones.tiny import kept
 from tests.cli import conftest
 from tests.support import blobs, feature_set, replace
 
