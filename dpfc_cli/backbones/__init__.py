@@ -108,10 +108,10 @@ def check(wanted: Wanted) -> Family:
     """The family of a model. UserError for all that is seen to be wrong without fetching or loading anything."""
     family = _family_of(wanted.name)
     if wanted.weights is not None and not family.own_weights:
-        others = ", ".join(model for model in MODELS if model not in BACKBONES)
+        others = ", ".join(model for model in MODELS if model not in BACKBONES) or "none that is installed"
         raise conflict(
             f"The model {wanted.name} has its own weights alone.",
-            f"Leave out {parameter('weights')}. These may run weights of yours: {others}.",
+            f"Leave out {parameter('weights')}. Models that may run weights of yours: {others}.",
         )
     chosen = (
         ("pool", "pooling", wanted.pool, POOLINGS, family.poolings_of(wanted)),

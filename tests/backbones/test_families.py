@@ -87,7 +87,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"name": "siglip-b16", "pool": "cls"}, "conflict", "pool", "siglip-b16"),
     ({"name": "vit-b16", "preprocess": "papers"}, "unknown-name", "", "'paper'"),
     ({"name": "vit-b16", "precision": "float16"}, "unknown-name", "", "float32, bfloat16"),
-    ({"name": "vit-b16", "weights": "own.safetensors"}, "conflict", "weights", "timm:NAME"),
+    ({"name": "vit-b16", "weights": "own.safetensors"}, "conflict", "weights", "vit-b16"),
     ({"name": "scattering", "preprocess": "native"}, "conflict", "preprocess", "scattering"),
     ({"name": "scattering", "precision": "bfloat16"}, "conflict", "precision", "scattering"),
     ({"name": "scattering", "batch": 8}, "conflict", "batch", "scattering"),

@@ -76,10 +76,6 @@ def test_what_timm_lacks_or_cannot_read_is_refused(tmp_path: Path) -> None:
         ("timm:resnet181", None, "unknown-name", {}),
         ("timm:", None, "unknown-name", {}),
         ("timm:resnet18d.nobody", None, "unknown-name", {}),
-        ("timm:resnet18", "c.bin", "unsupported", {"parameter": "weights"}),
-        ("timm:resnet18", "none.safetensors", "missing", {"parameter": "weights"}),
-        ("timm:hf-hub:resnet", None, "bad-value", {"parameter": "model"}),
-        ("timm:hf-hub:../own", None, "bad-value", {"parameter": "model"}),
         ("timm:test_vit4", None, "missing", {"parameter": "weights"}),
         ("timm:resnet18", str(lacking), "damaged", {}),
         ("timm:resnet34", str(lacking), "damaged", {}),
@@ -119,7 +115,6 @@ def test_a_model_of_a_repository_is_what_its_configuration_says(
         assert described["name"] == "timm:hf-hub:some/own"
         assert described["weights"]["id"] == "hf:some/own/model.safetensors"
         assert described["preprocessing"].items() >= {"crop": 64, "filter": "bilinear", "mean": said["mean"]}.items()
-    assert [each.name for each in backbones.files(wanted, text=False)] == ["config.json", "model.safetensors"]
 
 
 def test_a_model_in_which_pictures_meet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

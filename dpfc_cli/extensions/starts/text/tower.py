@@ -116,7 +116,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 # Checkpoints
 
-# The tables are those of the vision towers (`dialects`) with other names outside the blocks:
+# The tables are those of the vision towers (`names`) with other names outside the blocks:
 #
 #    tokens       (vocabulary, width): a vector for each token
 #    position     (context, width)
