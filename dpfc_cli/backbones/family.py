@@ -191,10 +191,6 @@ class Family(ABC):
     def load(self, wanted: Wanted) -> Backbone:
         """Load a model. Raises UserError if the weights cannot be fetched or read, or do not fit."""
 
-    def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str | None:
-        """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
-        return None
-
     def own_recipe(self, name: str) -> str:
         """The preprocessing if the user names none."""
         return DEFAULT_RECIPE
