@@ -42,7 +42,7 @@ class Local:
             raise conflict(
                 f"'{self.id}' is not the checkpoint that the features were computed with: its digest is {self.sha256}, "
                 f"not {expected}.",
-                f"Name the weights of the features: {parameter('weights')}. Other versions of dpfc may have others.",
+                f"Get that version of them. If they are a file of your own, name it: {parameter('weights')}.",
             )
 
 

@@ -113,11 +113,11 @@ class TimmFamily(Family):
     own_weights = True
 
     def files(self, wanted: Wanted, *, text: bool) -> tuple[File, ...]:
+        file = repository_of(wanted.name)
+        config = () if file is None else (file.beside("config.json"),)
         if wanted.weights is not None:
-            return ()
-        if (file := repository_of(wanted.name)) is not None:
-            return (file.beside("config.json"), file)
-        return tuple(filter(None, (config_of(wanted.name).file,)))
+            return config
+        return (*config, *filter(None, (file or config_of(wanted.name).file,)))
 
     def check(self, wanted: Wanted) -> None:
         name = wanted.weights
