@@ -1,24 +1,20 @@
 """Makes tests/backbones/data/references.json: tiny models of the reference libraries, and the features they compute.
 
-It needs its own environment. The project's tests do not need it:
+Each case is a model of the table, with the naming that its published weights have. It needs its own environment. The
+project's tests do not need it:
 
-    python -m venv REF && REF/bin/pip install torch transformers safetensors pillow
-    REF/bin/pip install --no-deps timm open_clip_torch ftfy regex
+    python -m venv REF && REF/bin/pip install torch "transformers<5" safetensors pillow
+    REF/bin/pip install --no-deps timm
     REF/bin/python bench/references.py transformers
     REF/bin/python bench/references.py timm
-    REF/bin/pip install "transformers<5" && REF/bin/python bench/references.py transformers
-
-The names that transformers used before version 5 are kept beside the new ones.
 """
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "backbones"))
@@ -55,19 +51,18 @@ def fill(model: torch.nn.Module) -> dict[str, list[int]]:
     return shapes
 
 
-def case(library: str, kind: str, shapes: dict[str, list[int]], config: dict[str, Any], run: Run) -> dict[str, Any]:
+def case(library: str, shapes: dict[str, list[int]], run: Run) -> dict[str, Any]:
     with torch.no_grad():
         features = {
             str(size): {pool: rows.double().tolist() for pool, rows in run(seen(size)).items()} for size in SIZES
         }
     rounded = json.loads(json.dumps(features), parse_float=lambda x: float(f"{float(x):.7g}"))
-    return {"library": library, "kind": kind, "shapes": shapes, "config": config, "features": rounded}
+    return {"library": library, "shapes": shapes, "features": rounded}
 
 
 def of_transformers() -> dict[str, Any]:
     import transformers as t
 
-    major = int(t.__version__.partition(".")[0])
     library = f"transformers {t.__version__}"
 
     def cls_and_mean(model: torch.nn.Module, ahead: int) -> Run:
@@ -78,34 +73,26 @@ def of_transformers() -> dict[str, Any]:
 
         return run
 
-    def pooled(model: torch.nn.Module, name: str) -> Run:
-        return lambda x: {name: model(x, interpolate_pos_encoding=True).pooler_output}
-
     common = COMMON | {"intermediate_size": HIDDEN}
     plans: dict[str, tuple[Any, Any, Callable[[Any], Run]]] = {
-        "vit": (t.ViTModel, t.ViTConfig(**common), lambda m: cls_and_mean(m, 1)),
-        "deit-distilled": (t.DeiTModel, t.DeiTConfig(**common), lambda m: cls_and_mean(m, 2)),
-        "dinov2": (t.Dinov2Model, t.Dinov2Config(**COMMON, mlp_ratio=2), lambda m: cls_and_mean(m, 1)),
-        "dinov2-giant": (
+        "phikon": (t.ViTModel, t.ViTConfig(**common), lambda m: cls_and_mean(m, 1)),
+        "dinov2-s14": (t.Dinov2Model, t.Dinov2Config(**COMMON, mlp_ratio=2), lambda m: cls_and_mean(m, 1)),
+        "dinov2-g14": (
             t.Dinov2Model,
             t.Dinov2Config(**COMMON, mlp_ratio=2, use_swiglu_ffn=True),
             lambda m: cls_and_mean(m, 1),
         ),
-        "dinov2-reg": (
+        "dinov2-s14-reg": (
             t.Dinov2WithRegistersModel,
             t.Dinov2WithRegistersConfig(**COMMON, mlp_ratio=2),
             lambda m: cls_and_mean(m, 5),
         ),
-        "clip": (t.CLIPVisionModel, t.CLIPVisionConfig(**common), lambda m: pooled(m, "cls")),
-        "siglip": (t.SiglipVisionModel, t.SiglipVisionConfig(**common), lambda m: pooled(m, "map")),
     }
     made = {}
     for name, (model_class, config, runner) in plans.items():
         model = model_class(config)
-        shapes = fill(model)
-        stated = {key: getattr(config, key) for key in ("num_attention_heads", "hidden_act", "layer_norm_eps")}
-        made[f"transformers-{major}-{name}"] = case(library, "safetensors", shapes, stated, runner(model))
-    # The towers inside the files that the hub has: with a prefix, and with tensors that are of no use here.
+        made[name] = case(library, fill(model), runner(model))
+    # The tower inside the file that the hub has: with a prefix, and with tensors that are of no use here.
     text = {
         "num_hidden_layers": 1,
         "hidden_size": 16,
@@ -117,23 +104,10 @@ def of_transformers() -> dict[str, Any]:
         "eos_token_id": 1,
         "projection_size": 16,
     }
-    for name, model_class, config_class, pool in (
-        ("clip-whole", t.CLIPModel, t.CLIPConfig, "cls"),
-        ("siglip-whole", t.SiglipModel, t.SiglipConfig, "map"),
-    ):
-        config = config_class(text_config=text, vision_config=common)
-        model = model_class(config)
-        shapes = fill(model)
-        vision = config.vision_config
-        stated = {key: getattr(vision, key) for key in ("num_attention_heads", "hidden_act", "layer_norm_eps")}
-        run = pooled(model.vision_model, pool)
-        made[f"transformers-{major}-{name}"] = case(library, "safetensors", shapes, {"vision_config": stated}, run)
-    config = t.ViTConfig(**common, num_labels=3)
-    model = t.ViTForImageClassification(config)
+    model = t.SiglipModel(t.SiglipConfig(text_config=text, vision_config=common))
     shapes = fill(model)
-    stated = {key: getattr(config, key) for key in ("num_attention_heads", "hidden_act", "layer_norm_eps")}
-    made[f"transformers-{major}-vit-classifier"] = case(
-        library, "safetensors", shapes, stated, cls_and_mean(model.vit, 1)
+    made["siglip-b16"] = case(
+        library, shapes, lambda x: {"map": model.vision_model(x, interpolate_pos_encoding=True).pooler_output}
     )
     return made
 
@@ -174,33 +148,13 @@ def of_timm() -> dict[str, Any]:
         return features
 
     made = {}
-    for name, options, pool, config in (
-        ("vit", {}, "cls", {}),
-        ("vit-gap", {"global_pool": "avg", "class_token": False}, "mean", {}),
-        ("vit-reg-scale", {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-5}, "cls", {}),
-        (
-            "siglip",
-            {"global_pool": "map", "class_token": False, "act_layer": "gelu_tanh"},
-            "map",
-            {"hidden_act": "gelu_new"},
-        ),
-        (
-            "swiglu",
-            {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "init_values": 1e-5, "mlp_ratio": 3},
-            "cls",
-            {},
-        ),
-        ("uni", {"init_values": 1e-5}, "cls", {}),
-        ("uni2-h", {**PACKED, "mlp_ratio": 2.66667 * 2, "no_embed_class": True, "reg_tokens": 8}, "cls", {}),
-        ("virchow2", {**PACKED, "mlp_ratio": 5.3375, "reg_tokens": 4, "global_pool": ""}, "cls+mean", {}),
+    for name, options, pool in (
+        ("vit-ti16", {}, "cls"),
+        ("virchow2", {**PACKED, "mlp_ratio": 5.3375, "reg_tokens": 4, "global_pool": ""}, "cls+mean"),
     ):
         model = VisionTransformer(**(size | options))
-        shapes = fill(model)
-        made[f"timm-{name}"] = case(
-            library, "safetensors", shapes, {"num_attention_heads": HEADS} | config, run(model, pool)
-        )
+        made[name] = case(library, fill(model), run(model, pool))
 
-    made["open-clip-timm"] = of_open_clip(size)
     clip = VisionTransformer(
         **size, pre_norm=True, act_layer=QuickGELU, norm_layer=lambda d, **_: torch.nn.LayerNorm(d, eps=1e-5)
     )
@@ -211,61 +165,8 @@ def of_timm() -> dict[str, Any]:
         {k: v for k, v in converted.items() if not k.startswith("head")}
         | {k: v for k, v in clip.state_dict().items() if k.startswith("head")}
     )
-    stated = {"num_attention_heads": HEADS, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
-    made["openai-clip"] = case(library, "safetensors", shapes, stated, run(clip.eval(), "cls"))
-
-    for name, pool, shapes in (
-        ("augreg", "cls", google_shapes(augreg=True)),
-        (
-            "augreg-training",
-            "cls",
-            {f"opt/target/{k}": v for k, v in google_shapes(augreg=True).items()} | {"opt/state/step": []},
-        ),
-        ("big-vision", "cls", {f"params/{k}": v for k, v in google_shapes(cls=True).items()}),
-        (
-            "big-vision-siglip",
-            "map",
-            {f"params/img/{k}": v for k, v in google_shapes(map_head=True).items()}
-            | {"params/txt/x": [2], "params/t": [1], "params/b": [1]},
-        ),
-        ("big-vision-scan", "map", {f"params/{k}": v for k, v in google_shapes(map_head=True, scan=True).items()}),
-    ):
-        options = {"no_embed_class": True} if name == "big-vision" else {}
-        if pool == "map":
-            options |= {"global_pool": "map", "class_token": False}
-        model = VisionTransformer(**(size | options)).eval()
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "weights.npz"
-            np.savez(file, **random_weights(shapes))
-            model.load_pretrained(str(file))
-        made[name] = case(library, "npz", shapes, {}, run(model, pool))
+    made["clip-b16"] = case(library, shapes, run(clip.eval(), "cls"))
     return made
-
-
-def of_open_clip(size: dict[str, Any]) -> dict[str, Any]:
-    """A vision tower of timm in open_clip, as BiomedCLIP has it, with some of the text tower."""
-    import open_clip
-    import timm
-    from open_clip.timm_model import TimmModel
-
-    def tiny(_: str, pretrained: bool) -> torch.nn.Module:
-        model = timm.models.vision_transformer.VisionTransformer(**size)
-        model.default_cfg = {"pool_size": None}
-        return model
-
-    create, timm.create_model = timm.create_model, tiny
-    tower = TimmModel("vit_base_patch16_224", 16, image_size=16, pool="", proj="linear")
-    timm.create_model = create
-    shapes = {f"visual.{name}": shape for name, shape in shapes_of(tower).items()}
-    shapes |= {"logit_scale": [], "text.transformer.embeddings.position_ids": [1, 4], "text.proj.0.weight": [16, 16]}
-    weights = random_weights(shapes)
-    tower.load_state_dict({name: torch.from_numpy(weights[f"visual.{name}"]) for name in tower.state_dict()})
-    tower.eval()
-
-    def run(x: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"cls": tower.trunk(x[:, :, : x.shape[2] // 4 * 4, : x.shape[3] // 4 * 4])}
-
-    return case(f"open_clip {open_clip.__version__}", "safetensors", shapes, {"num_attention_heads": HEADS}, run)
 
 
 def openai_shapes() -> dict[str, list[int]]:
@@ -298,61 +199,6 @@ def openai_shapes() -> dict[str, list[int]]:
             f"{block}mlp.c_proj.bias": [WIDTH],
         }
         shapes |= {f"{block}ln_{n}.{leaf}": [WIDTH] for n in (1, 2) for leaf in ("weight", "bias")}
-    return shapes
-
-
-def google_shapes(
-    augreg: bool = False, cls: bool = False, map_head: bool = False, scan: bool = False
-) -> dict[str, list[int]]:
-    """The names of AugReg's and big_vision's .npz, which timm's own reader then has to understand."""
-    attention, norm2, mlp = (1, 2, 3) if augreg else (0, 1, 0)
-    each = WIDTH // HEADS
-    shapes: dict[str, list[int]] = {
-        "embedding/kernel": [4, 4, 3, WIDTH],
-        "embedding/bias": [WIDTH],
-        "Transformer/encoder_norm/scale": [WIDTH],
-        "Transformer/encoder_norm/bias": [WIDTH],
-        "head/kernel": [WIDTH, 3],
-        "head/bias": [3],
-    }
-    if augreg:
-        shapes |= {
-            "Transformer/posembed_input/pos_embedding": [1, 17, WIDTH],
-            "pre_logits/kernel": [WIDTH, WIDTH],
-            "pre_logits/bias": [WIDTH],
-        }
-    else:
-        shapes["pos_embedding"] = [1, 16, WIDTH]
-    if augreg or cls:
-        shapes["cls"] = [1, 1, WIDTH]
-
-    def heads(where: str) -> dict[str, list[int]]:
-        found = {}
-        for part in ("query", "key", "value"):
-            found |= {f"{where}/{part}/kernel": [WIDTH, HEADS, each], f"{where}/{part}/bias": [HEADS, each]}
-        return found | {f"{where}/out/kernel": [HEADS, each, WIDTH], f"{where}/out/bias": [WIDTH]}
-
-    def layers(where: str, hidden: int) -> dict[str, list[int]]:
-        return {
-            f"{where}/Dense_0/kernel": [WIDTH, hidden],
-            f"{where}/Dense_0/bias": [hidden],
-            f"{where}/Dense_1/kernel": [hidden, WIDTH],
-            f"{where}/Dense_1/bias": [WIDTH],
-        }
-
-    def norm(where: str) -> dict[str, list[int]]:
-        return {f"{where}/scale": [WIDTH], f"{where}/bias": [WIDTH]}
-
-    block = heads(f"MultiHeadDotProductAttention_{attention}") | layers(f"MlpBlock_{mlp}", HIDDEN)
-    block |= norm("LayerNorm_0") | norm(f"LayerNorm_{norm2}")
-    for name, shape in block.items():
-        if scan:
-            shapes[f"Transformer/encoderblock/{name}"] = [2, *shape]
-        else:
-            shapes |= {f"Transformer/encoderblock_{i}/{name}": shape for i in range(2)}
-    if map_head:
-        shapes |= heads("MAPHead_0/MultiHeadDotProductAttention_0") | layers("MAPHead_0/MlpBlock_0", HIDDEN)
-        shapes |= norm("MAPHead_0/LayerNorm_0") | {"MAPHead_0/probe": [1, 1, WIDTH]}
     return shapes
 
 

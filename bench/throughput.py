@@ -44,22 +44,25 @@ def made(model: str, size: int) -> Any:
 
 
 def kept(model: str, size: int, folder: str) -> Path:
-    """The weights of that model in a file, from which a process without PyTorch makes it."""
+    """A cache of dpfc with the weights of that model, from which a process without PyTorch makes it."""
     from safetensors.torch import save_file
 
-    file = Path(folder, "model.safetensors")
+    from dpfc_cli.backbones.vision_transformer.models import MODELS as TABLE
+
+    file = Path(folder, "hub", TABLE[model].file.repository, TABLE[model].file.name)
+    file.parent.mkdir(parents=True)
     save_file(made(model, size).state_dict(), file)
-    return file
+    return Path(folder)
 
 
 def ours(model: str, size: int, batch: int, precision: str, weights: Path) -> Contender:
     from dpfc_cli import backbones
 
+    os.environ["DPFC_CACHE"] = str(weights)
     backbone = backbones.load(
         backbones.Wanted(
             name=model,
             image_shape=(size, size, 3),
-            weights=str(weights),
             preprocess="native" if size == 224 else "paper",
             batch=batch,
             precision=precision,

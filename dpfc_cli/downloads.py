@@ -1,28 +1,25 @@
 """Files of the network in the cache: data sets here, and where weights would lie.
 
-A file is downloaded under a name that ends in `.part`. It gets its own name only if its SHA-256 is the published one.
-So a file with its own name is complete, however the download was stopped. A stopped download continues where it
-stopped, if the server allows it. All addresses of a file serve the same bytes, so one may finish what another began.
-
-A cached file is checked again at every use. This takes a fraction of a second and finds damage on the disk. A link
-under the name of a partial file is removed, not followed.
+A file is downloaded under another name. It gets its own name only if its SHA-256 is the published one. So a file with
+its own name is complete, however the download was stopped. A cached file is checked again at every use. This takes a
+fraction of a second and finds damage on the disk.
 
 DPFC_MIRROR names a copy of the cache: https://…, or file:///… It is asked first. What it serves is checked, too.
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dpfc_cli.errors import UserError, parameter, quoted, unwritable
-from dpfc_cli.files import opened, publish, sha256_of, sync
+from dpfc_cli.files import opened, publish, sha256_of, sync, temporary_beside
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.progress import Progress
 
 CHUNK = 1 << 20
 TIMEOUT_S = 30
-PARTIAL_CONTENT = 206
 
 
 class Remote(NamedTuple):
@@ -63,22 +60,18 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
         if sha256_of(target) == remote.sha256:
             return
         target.unlink()
-    part = target.with_name(f"{target.name}.part")
-    if part.is_symlink():
-        part.unlink()
-    problems = []
-    mirror = os.environ.get("DPFC_MIRROR")
+    problems, mirror = [], os.environ.get("DPFC_MIRROR")
     for url in (*([f"{mirror.rstrip('/')}/{remote.name}"] if mirror else []), *remote.urls):
-        problem = _receive(remote, url, part, progress)
-        if problem is None and sha256_of(part) != remote.sha256:
-            problem = "the downloaded file has the wrong SHA-256 and was removed"
-            part.unlink()
-        if problem is None:
-            sync(part)
-            if not publish(part, target):
-                # Another process was faster, and has checked what it downloaded.
-                part.unlink()
-            return
+        part = temporary_beside(target)
+        try:
+            problem = _receive(remote, url, part, progress)
+            if problem is None:
+                sync(part)
+                # If another process was faster, it has checked what it downloaded.
+                publish(part, target)
+                return
+        finally:
+            part.unlink(missing_ok=True)
         problems.append(f"{url}: {problem}")
     raise UserError(
         f"'{target.name}' could not be downloaded. {'; '.join(problems)}.",
@@ -90,31 +83,27 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
 
 
 def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) -> str | None:
-    """Download what is missing of `part`. Returns what went wrong, or None if the file has its full length."""
+    """Download a file to `part`. Returns what went wrong, or None if it is the right one."""
     # These take long to import, and most runs download nothing.
     from http.client import HTTPException
     from urllib.error import URLError
     from urllib.request import Request, urlopen
 
     assert remote.size is not None
-    have = part.stat().st_size if part.exists() else 0
-    if have >= remote.size:
-        return None
-    headers = {"User-Agent": "dpfc"} | ({"Range": f"bytes={have}-"} if have else {})
+    have, digest = 0, hashlib.sha256()
     try:
-        with urlopen(Request(url, headers=headers), timeout=TIMEOUT_S) as response:
-            if response.status != PARTIAL_CONTENT:
-                have = 0
-            if response.headers.get("Content-Length") != str(remote.size - have):
-                # Nothing of it is kept: what another address adds would be wrong, too.
-                return "another file is served there"
-            how = os.O_APPEND if have else os.O_TRUNC
-            with os.fdopen(opened(part, os.O_WRONLY | os.O_CREAT | how), "ab" if have else "wb") as file:
-                while have <= remote.size and (chunk := response.read(CHUNK)):
-                    file.write(chunk)
-                    have += len(chunk)
-                    if progress is not None:
-                        progress(Path(remote.name).name, have, remote.size)
+        with (
+            urlopen(Request(url, headers={"User-Agent": "dpfc"}), timeout=TIMEOUT_S) as response,
+            os.fdopen(opened(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file,
+        ):
+            while have <= remote.size and (chunk := response.read(CHUNK)):
+                file.write(chunk)
+                digest.update(chunk)
+                have += len(chunk)
+                if progress is not None:
+                    progress(Path(remote.name).name, have, remote.size)
     except (OSError, HTTPException) as error:
         return str(error.reason if type(error) is URLError else error)
-    return f"the connection closed after {have} of {remote.size} bytes" if have < remote.size else None
+    if have < remote.size:
+        return f"the connection closed after {have} of {remote.size} bytes"
+    return None if digest.hexdigest() == remote.sha256 else "what is served there has another SHA-256"

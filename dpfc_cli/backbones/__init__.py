@@ -16,7 +16,7 @@ from dpfc_cli import points
 from dpfc_cli.backbones import scattering, vision_transformer
 from dpfc_cli.backbones.family import DEFAULT_RECIPE as _DEFAULT_RECIPE
 from dpfc_cli.backbones.family import Backbone, Classifier, Family, Wanted, computed
-from dpfc_cli.backbones.hub import Pin
+from dpfc_cli.backbones.hub import File
 from dpfc_cli.errors import conflict, parameter, unknown
 from dpfc_cli.geometry import Geometry
 
@@ -62,8 +62,7 @@ def fast_precision(name: str) -> str:
 
 def dimensions(name: str) -> int | None:
     """The length of a feature vector of a model; None if it depends on the pictures or on the weights."""
-    model = _family_of(name).published_of(name)
-    return None if model is None else model.dimensions
+    return _family_of(name).dimensions(name)
 
 
 def own_recipe(name: str) -> str:
@@ -85,17 +84,9 @@ def classifier(wanted: Wanted) -> Classifier:
     return check(wanted).classifier(wanted)
 
 
-def published(name: str, weights: str | None) -> tuple[str, Pin | None, tuple[str, ...]] | None:
-    """Where on the hub the weights of a model are, which version, and the files beside them that it needs or may have.
-
-    weights: as for `Wanted`. None if nothing is fetched. Raises UserError as `check`.
-    """
-    model = check(Wanted(name=name, weights=weights)).published_of(name)
-    if model is None:
-        return None
-    where, pin = model.place(weights)
-    more = (("tokenizer.json",) if model.text else ()) + model.statements(where)
-    return (where, pin, more) if where.startswith("hf:") else None
+def files(wanted: Wanted, *, text: bool) -> tuple[File, ...]:
+    """The files of the hub that are needed to load a model. text: its text tower, too. UserError as `check`."""
+    return check(wanted).files(wanted, text=text)
 
 
 def load(wanted: Wanted) -> Backbone:
@@ -116,7 +107,12 @@ def _family_of(name: str) -> Family:
 def check(wanted: Wanted) -> Family:
     """The family of a model. UserError for all that is seen to be wrong without fetching or loading anything."""
     family = _family_of(wanted.name)
-    _check_repository(wanted.name, wanted.weights)
+    if wanted.weights is not None and not family.own_weights:
+        others = ", ".join(model for model in MODELS if model not in BACKBONES) or "none that is installed"
+        raise conflict(
+            f"The model {wanted.name} has its own weights alone.",
+            f"Leave out {parameter('weights')}. Models that may run weights of yours: {others}.",
+        )
     chosen = (
         ("pool", "pooling", wanted.pool, POOLINGS, family.poolings_of(wanted)),
         ("preprocess", "preprocessing", wanted.preprocess, PREPROCESS, family.recipes or (_DEFAULT_RECIPE,)),
@@ -133,19 +129,3 @@ def check(wanted: Wanted) -> Family:
             )
     family.check(wanted)
     return family
-
-
-def _check_repository(name: str, weights: str | None) -> None:
-    """Refuse the published weights of another model. Many models have tensors of the same shapes, and pictures that are
-    prepared in different ways.
-    """
-    if weights is None or not weights.startswith("hf:"):
-        return
-    named = "/".join(weights.removeprefix("hf:").split("/")[:2]).casefold()
-    published = {each: model for family in FAMILIES for each, model in family.published.items()}
-    owners = [each for each, model in published.items() if (model.repository or "").casefold() == named]
-    if owners and name not in owners:
-        raise conflict(
-            f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",
-            f"Name other {parameter('weights')}, or choose that {parameter('model')}.",
-        )

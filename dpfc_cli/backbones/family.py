@@ -7,7 +7,7 @@ module is imported for what is said of a model, so it imports JAX, NumPy and lib
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -113,7 +113,7 @@ class Wanted:
         name: of the model.
         pool: which vector is the feature.
         preprocess: the recipe for resizing, cropping and normalising.
-        weights: a file, a folder or `hf:owner/name[/file]`.
+        weights: a file of the user's own, for families that take one; None: the published weights.
         batch: pictures per call.
         precision: of the arithmetic. Features are float32 in any case.
         expected: the digest that the weights must have; None: any.
@@ -141,15 +141,13 @@ class Classifier:
 
     Attributes:
         rows: classes × dimensions, over the feature.
-        labels: the names of its classes, if the weights say them: synonyms are separated by commas.
         pool: which vector is the feature.
-        id: of the weights: `hf:owner/name/file`, or the name of a local file.
+        id: of the weights: `hf:owner/name/file`.
         sha256: the digest of the weights, as feature sets state it.
 
     """
 
     rows: "np.ndarray"
-    labels: tuple[str, ...] | None
     pool: str
     id: str
     sha256: str
@@ -160,7 +158,7 @@ class Family(ABC):
 
     Attributes:
         models: the names of its models, if it is one of dpfc's own. No other family has a model of the same name.
-        published: what is known of the weights of these, as far as they have weights.
+        own_weights: whether they run weights of the user's own.
         poolings: those that some of its models have. The same for recipes and precisions.
         recipes: of preprocessing. Empty: the models take pictures at their own size.
         precisions: of the arithmetic.
@@ -168,21 +166,23 @@ class Family(ABC):
     """
 
     models: tuple[str, ...] = ()
-    published: Mapping[str, hub.Published] = {}
+    own_weights: bool = False
     poolings: tuple[str, ...]
     recipes: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("float32",)
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, wanted: Wanted) -> None:  # noqa: B027
         """Raise UserError for what cannot work, before anything is fetched. The caller has checked that pooling, recipe
-        and precision are among those of the model.
+        and precision are among those of the model, and that it takes weights of the user's own.
         """
-        if wanted.weights is not None:
-            hub.check(wanted.weights)
 
-    def published_of(self, name: str) -> hub.Published | None:
-        """What is known of the weights of a model; None: it has none."""
-        return self.published.get(name)
+    def files(self, wanted: Wanted, *, text: bool) -> tuple[hub.File, ...]:
+        """The files of the hub that are needed to load a model. text: its text tower, too."""
+        return ()
+
+    def dimensions(self, name: str) -> int | None:
+        """The length of a feature vector of a model; None if it depends on the pictures or on the weights."""
+        return None
 
     def poolings_of(self, wanted: Wanted) -> tuple[str, ...]:
         return self.poolings
@@ -190,10 +190,6 @@ class Family(ABC):
     @abstractmethod
     def load(self, wanted: Wanted) -> Backbone:
         """Load a model. Raises UserError if the weights cannot be fetched or read, or do not fit."""
-
-    def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str | None:
-        """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
-        return None
 
     def own_recipe(self, name: str) -> str:
         """The preprocessing if the user names none."""

@@ -20,12 +20,11 @@ WHERE = SOURCES[1:5]
 """The data sets that come from the network."""
 
 
-@command("fetch", panel="Pictures and heads", when_stopped="The same command resumes where it was stopped.")
+@command("fetch", panel="Pictures and heads", when_stopped="The same command fetches what is missing.")
 def fetch(
     source: Annotated[str | None, Option("A data set that can be downloaded.", argument=True, choices=WHERE)] = None,
     dataset: Annotated[str | None, Option("The same as SOURCE.", metavar="SOURCE", choices=WHERE)] = None,
     model: Annotated[str | None, declared(Extraction)["model"]] = None,
-    weights: Annotated[str | None, declared(Extraction)["weights"]] = None,
     dry_run: Annotated[bool, Option("List the files and where to put them. Fetch nothing.")] = False,
 ) -> None:
     """Fetch all that a data set and a model take from the network, or list it: addresses, bytes, SHA-256, places.
@@ -33,15 +32,14 @@ def fetch(
     Without a network, get the listed files elsewhere and put them where the list says. Or fetch on another machine with
     DPFC_CACHE and HF_HOME set to folders, and carry these. Mirrors: DPFC_MIRROR and HF_ENDPOINT.
     """
+    from dpfc_cli.backbones import Wanted
     from dpfc_cli.extraction import fetching
 
     wanted = source_named(source, dataset)
     if wanted is None and model is None:
         remedy = "Write for instance dpfc fetch cifar10 --model vit-b16."
         raise UserError("Neither a data set nor a model is named.", remedy, code="missing")
-    if weights is not None and model is None:
-        raise UserError("Weights alone do not say which model they are of.", "Name it: --model.", code="missing")
-    needs = fetching.needed(wanted, None, model, weights, text=True)
+    needs = fetching.needed(wanted, None, None if model is None else Wanted(name=model), text=True)
     if not dry_run:
         fetching.fetch(needs, show)
     show_needed(needs)

@@ -98,7 +98,12 @@ def folder_of(given: Extraction) -> Path:
     if given.out:
         return new_folder(given.out)
     model = given.model
-    parts = [given.source.partition(":")[0], "persons" if given.group_by else None, model.replace(":", "-"), given.pool]
+    parts = [
+        given.source.partition(":")[0],
+        "persons" if given.group_by else None,
+        model.replace(":", "-").replace("/", "-"),
+        given.pool,
+    ]
     parts += [None if given.preprocess == backbones.own_recipe(model) else given.preprocess]
     parts += [f"holdout{given.hold_out:g}" if given.hold_out else None, f"limit{given.limit}" if given.limit else None]
     return new_folder("-".join(filter(None, parts)))
@@ -240,7 +245,7 @@ def checked(wanted: Extraction) -> Extractable:
             f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
         )
     asked = replace(asked, preparation=replace(asked.preparation, geometry=geometry))
-    return Extractable(network, data_dir, asked, whose, needed(source, data_dir, model, wanted.weights))
+    return Extractable(network, data_dir, asked, whose, needed(source, data_dir, network))
 
 
 def manifest_of(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli import backbones, downloads
-from dpfc_cli.backbones import hub
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import catalogue
@@ -29,14 +28,14 @@ class Needed:
 
 
 def needed(
-    source: str | None, data_dir: Path | None, model: str | None, weights: str | None = None, *, text: bool = False
+    source: str | None, data_dir: Path | None, network: backbones.Wanted | None, *, text: bool = False
 ) -> list[Needed]:
     """What must be on this machine to read a data set and to run a model. text: the model's text tower, too.
 
     Raises UserError for unknown names.
     """
     found = [] if source is None else _of_source(source, data_dir)
-    return found + ([] if model is None else _of_model(model, weights, text))
+    return found + ([] if network is None else _of_model(network, text))
 
 
 def _of_source(source: str, data_dir: Path | None) -> list[Needed]:
@@ -54,19 +53,17 @@ def _of_source(source: str, data_dir: Path | None) -> list[Needed]:
     ]
 
 
-def _of_model(model: str, weights: str | None, text: bool) -> list[Needed]:
-    published = backbones.published(model, weights)
-    if published is None:
+def _of_model(network: backbones.Wanted, text: bool) -> list[Needed]:
+    files = backbones.files(network, text=text)
+    if not files:
         return []
-    where, pin, beside = published
-    more = beside if text else ()
     return [
         Needed(
-            of=model,
-            words=("--model", model, *(() if weights is None else ("--weights", weights))),
-            here=lambda: hub.here(where, pin, more),
-            fetch=lambda progress: hub.fetch(where, progress, pin, more),
-            remotes=lambda: hub.remotes(where, pin, more),
+            of=network.name,
+            words=("--model", network.name),
+            here=lambda: all(each.here() for each in files),
+            fetch=lambda progress: [each.local(progress) for each in files],
+            remotes=lambda: [each.remote() for each in files],
         )
     ]
 

@@ -168,7 +168,7 @@ class Extraction(Making):
         f"The backbone: {listed(MODELS)}.", HOW, metavar="NAME", default="scattering", choices=BACKBONES
     )
     weights: str | None = option(
-        "A checkpoint: a file, a folder, or hf:OWNER/NAME. Default: the model's published weights.",
+        "A file with weights of your own, for a model that takes them. Default: the model's published weights.",
         HOW,
         metavar="CHECKPOINT",
     )

@@ -71,19 +71,15 @@ class Recipe:
     ) -> Backbone:
         """Make the backbone. UserError: the weights are not found, or are others, or this dpfc computes other features.
 
-        weights: a file, a folder or `hf:owner/name[/file]`; None: as the card says. batch: pictures per call; None: the
+        weights: a file; None: the published ones. batch: pictures per call; None: the
         model chooses. progress: in bytes that were downloaded. precision: None: as the card says.
         """
         stated, known = decoded(self.backbone, Stated), dict(self.backbone)
         trained = stated.weights
-        if weights is not None and not trained:
-            raise conflict(
-                f"The backbone of the head, {stated.name}, has no weights.", f"Leave out {parameter('weights')}."
-            )
         if trained and weights is None and not trained.id.startswith("hf:"):
             raise missing(
                 f"The backbone of the head has weights from the file '{trained.id}' (SHA-256 {trained.sha256}).",
-                f"Say where that file is: {parameter('weights')}.",
+                f"Say where that file is: {parameter('weights')}. Or do without: {self.instead}",
             )
         if precision is not None and stated.precision is not None:
             known["precision"] = precision
@@ -92,7 +88,7 @@ class Recipe:
                 name=stated.name,
                 image_shape=self.image_shape,
                 pool=stated.pooling,
-                weights=weights or (trained.id if trained else None),
+                weights=weights,
                 batch=batch,
                 precision=known.get("precision", "float32"),
                 expected=trained.sha256 if trained else None,

@@ -53,8 +53,7 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
     # Offline, the cache may not know whether there is a signature. Who checks it misses it then.
     with suppress(UserError):
         _download(repository, file + SUFFIX, commit)
-    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", file=path, config={}, expected=hub.named_by(path))
-    whole.digest()
+    hub.checked(hub.File(repository=repository, name=file), path)
     return path
 
 
@@ -70,7 +69,7 @@ def _download(repository: str, file: str, revision: str | None) -> Path | None:
     from dpfc_cli.backbones import hub
 
     try:
-        return hub.download(repository, file, None, revision)
+        return hub.download(hub.File(repository=repository, name=file, commit=revision))
     except UserError as error:
         remedy = "Check the name, the revision and the network, and try again. Or get the file in another way."
         fields = {**error.fields, "parameter": "head"}

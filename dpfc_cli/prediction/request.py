@@ -30,8 +30,7 @@ class Predicting(Options):
     source: "Source" = field(kw_only=False, metadata=said(SOURCE + " In Python also an n × d array.", argument=True))
     top: int = option("How many of the best classes to give.", default=1, low=1)
     weights: str | None = option(
-        "Where the weights of the backbone are: a file, a folder, or hf:OWNER/NAME. They must be those that the head "
-        "was trained with. Default: as the head says.",
+        "The file of weights that the features of the head were computed with, if it was your own.",
         metavar="CHECKPOINT",
     )
     calibrate_on: "FeatureSet | None" = option(

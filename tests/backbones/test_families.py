@@ -9,7 +9,6 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import Family, Geometry, Wanted
-from dpfc_cli.errors import UserError
 from tests.support import package, refuses
 
 
@@ -34,10 +33,6 @@ class Histograms(Family):
 
     poolings = ("mean", "max")
     recipes = ("paper", "native")
-
-    def check(self, wanted: Wanted) -> None:
-        if wanted.weights is not None:
-            raise UserError(f"{wanted.name} has no weights.", "Leave them out.", code="conflict", parameter="weights")
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "max" if name == "histogram:l" else "mean"
@@ -64,7 +59,7 @@ def test_a_family_of_another_package_is_checked_and_loaded(tmp_path: Path) -> No
         np.testing.assert_allclose(mean(pixels), pixels.mean((1, 2)), rtol=1e-5)
         largest = backbones.load(Wanted(name="histogram:l", image_shape=(8, 8, 3)))
         assert np.array_equal(largest(pixels), pixels.max((1, 2)))
-        assert backbones.published("histogram:l", None) is None
+        assert backbones.files(Wanted(name="histogram:l"), text=True) == ()
         for name, options, code in (
             ("histogram:s", {"pool": "cls"}, "conflict"),
             ("histogram:s", {"precision": "bfloat16"}, "conflict"),
@@ -92,12 +87,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"name": "siglip-b16", "pool": "cls"}, "conflict", "pool", "siglip-b16"),
     ({"name": "vit-b16", "preprocess": "papers"}, "unknown-name", "", "'paper'"),
     ({"name": "vit-b16", "precision": "float16"}, "unknown-name", "", "float32, bfloat16"),
-    ({"name": "uni2-h"}, "unsupported", "weights", r"/MahmoodLab/UNI2-h\. (.|\n)*hf auth login"),
-    ({"name": "biomedclip"}, "unsupported", "weights", "hf download microsoft/"),
-    ({"name": "vit-g14"}, "missing", "weights", "vit-g14"),
-    ({"name": "vit-b16", "weights": "none.npz"}, "missing", "weights", "'none.npz'"),
-    ({"name": "vit-b16", "weights": "hf:timm"}, "bad-value", "weights", "'hf:timm'"),
-    ({"name": "vit-b16", "weights": "hf:a/b/c.pt"}, "unsupported", "weights", r"'c\.pt'"),
+    ({"name": "vit-b16", "weights": "own.safetensors"}, "conflict", "weights", "vit-b16"),
     ({"name": "scattering", "preprocess": "native"}, "conflict", "preprocess", "scattering"),
     ({"name": "scattering", "precision": "bfloat16"}, "conflict", "precision", "scattering"),
     ({"name": "scattering", "batch": 8}, "conflict", "batch", "scattering"),
@@ -113,16 +103,6 @@ def test_what_cannot_be_is_refused_before_anything_is_fetched_and_on_loading() -
             assert "--" not in str(caught.value)
 
 
-def test_published_weights_are_recognised_by_their_repository() -> None:
-    """Widths, depth and patches are those of vit-l16, too. The pictures would be prepared in a wrong way."""
-    for weights in ("hf:owkin/phikon-v2", "hf:owkin/phikon-v2/model.safetensors", "hf:Owkin/Phikon-v2"):
-        for name in ("vit-l16", "scattering"):
-            with refuses("conflict", match=f"of phikon-v2, .*{name}", parameter="weights"):
-                backbones.check(backbones.Wanted(name=name, weights=weights))
-        backbones.check(backbones.Wanted(name="phikon-v2", weights=weights))
-    backbones.check(backbones.Wanted(name="vit-l16", weights="hf:owkin/phikon-v3"))
-
-
 def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down() -> None:
     for resize, size, expected in (
         (256, (100, 100), (256, 256)),
@@ -136,6 +116,6 @@ def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down(
 def test_how_long_a_feature_vector_is_follows_from_the_name_of_most_models() -> None:
     known = {name: backbones.dimensions(name) for name in backbones.BACKBONES}
     assert {known[name] for name in ("vit-b16", "deit-b16", "dinov2-b14-reg", "clip-b32", "siglip-b16")} == {768}
-    assert [name for name, found in known.items() if found is None] == ["scattering", "vit-g14"]
+    assert [name for name, found in known.items() if found is None] == ["scattering"]
     with refuses("unknown-name", name="vit-b"):
         backbones.dimensions("vit-b")

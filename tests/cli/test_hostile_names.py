@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from dpfc_cli import progress
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.cli import app as application
 from dpfc_cli.cli import display
 from dpfc_cli.errors import MOST_MARKS, Note, UserError, printable
@@ -26,6 +27,7 @@ from dpfc_cli.ledger.facts import Charge, Set
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests import instead
+from tests.backbones.tiny import kept
 from tests.cli import conftest
 from tests.support import blobs, feature_set, replace
 
@@ -76,6 +78,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.chdir(folder)
         for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
             patch.delenv(variable, raising=False)
+        patch.setenv("DPFC_CACHE", "cache")
+        patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], width=8))
         _made(NAME, FILE)
         yield
 
@@ -103,8 +107,8 @@ def _made(text: str, file: str) -> None:
     length = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + length])["__metadata__"]
     card = json.loads(metadata["card"])
-    kept = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger", "date")
-    hostile = {name: card[name] if name in kept else worst(card[name], text, closed=True) for name in card}
+    stays = ("claim", "adjacency", "unit", "plan", "facts", "method", "options", "ledger", "date")
+    hostile = {name: card[name] if name in stays else worst(card[name], text, closed=True) for name in card}
     hostile["features"]["backbone"] = worst(card["features"]["backbone"], text)
     hostile["classes"] = stored["classes"]
     # The ledger here would contradict it.
@@ -133,14 +137,7 @@ def _made(text: str, file: str) -> None:
         Image.new("RGB", (9, 9), (40 * i, 0, 0)).save(path)
     Path(f"pictures{file}", "train", f"{named}1", f"{file}x.png").write_bytes(b"none")
     Path(f"{file}.npy").write_bytes(b"none")
-    tower = {
-        "patch_embed.proj.weight": (8, 3, 4, 4),
-        "pos_embed": (1, 4, 8),
-        "norm.weight": (8,),
-        "head.weight": (3, 8),
-    }
-    tensors = {name: np.random.default_rng(0).normal(size=shape) for name, shape in tower.items()}
-    save_file(tensors, f"{file}weights.safetensors")
+    kept(MODELS["vit-ti16"], Path("cache"), {"head.weight": np.random.default_rng(0).normal(size=(3, 8))})
     Path(f"{file}rows.json").write_text(json.dumps({name: [i] for i, name in enumerate(stored["classes"][1:])}))
     np.savez(f"{file}.npz", train_x=x, train_y=y, **{named: x})  # type: ignore[arg-type]
 
@@ -156,8 +153,8 @@ def lines(text: str, file: str) -> list[list[str]]:
     words = argument.replace("\udcff\udc80", "")
     train = ["train", "--epsilon", "1", "--features", file]
     extract = ["extract", "--image-size", "8", "--classes", "a,b", f"imagefolder:pictures{file}"]
-    zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-g14", "--weights"]
-    zero_shot += [f"{file}weights.safetensors", "--rows", f"{file}rows.json"]
+    zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-ti16"]
+    zero_shot += ["--rows", f"{file}rows.json"]
     digits, weights = ["extract", "digits"], ["extract", "digits", "--model", "vit-b16", "--weights"]
     return [
         *(["list"], ["budget"], ["evaluate"], ["evaluate", head], ["evaluate", card], ["statement", head]),
@@ -186,18 +183,15 @@ def lines(text: str, file: str) -> list[list[str]]:
         *(extract, [*extract, "--classes", argument], [*extract, "--out", file, "--on-error", "null"]),
         *([*extract, "--out", "p", "--on-error", "null"], ["extract", argument]),
         *([*digits, "--pool", argument], [*digits, "--model", argument]),
-        *([*weights, argument], [*weights, f"hf:{argument}"], [*weights, f"{file}.npy"]),
+        [*weights, argument],
         *(["import", name, "--classes", "3"] for name in (f"{file}.npz", f"{file}.npy", file, "good.npz", argument)),
         *(["import", "good.npz", option, argument] for option in ("--column", "--classes", "--out")),
         *(
             [*zero_shot, *more]
             for more in ([], ["--on", file], ["--on", file, "--split", argument], ["--out", argument])
         ),
-        *([*zero_shot, option, f"{file}.npy"] for option in ("--classes", "--weights", "--rows", "--on", "--prompts")),
-        *(
-            [*zero_shot[:-2], option, argument]
-            for option in ("--labels", "--wordnet", "--model", "--from", "--weights")
-        ),
+        *([*zero_shot, option, f"{file}.npy"] for option in ("--classes", "--rows", "--on", "--prompts")),
+        *([*zero_shot[:-2], option, argument] for option in ("--labels", "--wordnet", "--model", "--from")),
         *(
             [argument],
             [f"--{argument}"],

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from dpfc_cli import backbones
+from dpfc_cli.backbones import Wanted
+from dpfc_cli.backbones.hub import File
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.downloads import Remote
 from dpfc_cli.extraction import fetching
@@ -14,7 +17,8 @@ from dpfc_cli.extraction.extract import extract
 from dpfc_cli.extraction.fetching import Needed
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images.digits import DIGITS
-from tests.backbones.test_hub import Hub, home, model  # noqa: F401
+from tests.backbones.test_hub import Hub, home  # noqa: F401
+from tests.backbones.tiny import tiny, weights_of, write
 from tests.images.pictures import added
 from tests.support import refuses
 
@@ -29,14 +33,20 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     (tmp_path / "mirror" / "small").mkdir(parents=True)
     remote = Remote(f"small/{name}", len(data), hashlib.sha256(data).hexdigest(), (f"http://127.0.0.1:1/{name}",))
     added(monkeypatch, replace(DIGITS, name="small", location="data_dir", remotes=(remote,)))
-    small = Geometry(resize=16, crop=16)
-    tiny = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors", width=None, depth=None, patch=4, heads=2)
-    monkeypatch.setitem(MODELS, "vit-ti16", replace(tiny, native=small, recipe="native"))
+    small = replace(tiny("vit-ti16"), native=Geometry(resize=16, crop=16), recipe="native")
+    monkeypatch.setitem(MODELS, "vit-ti16", replace(small, file=File(repository="some/vit")))
     return data
 
 
+@pytest.fixture
+def model(home: Hub, tmp_path: Path) -> bytes:  # noqa: F811
+    content = write(weights_of("vit-ti16"), tmp_path).read_bytes()
+    home.files["some/vit"] = {"model.safetensors": content}
+    return content
+
+
 def needs() -> list[Needed]:
-    return fetching.needed("small", None, "vit-ti16")
+    return fetching.needed("small", None, Wanted(name="vit-ti16"))
 
 
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +67,12 @@ def test_without_a_network_all_that_is_missing_is_named_at_once_with_the_line_th
 
 def test_files_that_are_put_where_the_list_says_are_taken(
     archive: bytes,
-    model: bytes,  # noqa: F811
+    model: bytes,
     home: Hub,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listed = {remote.place.name: remote for each in needs() for remote in each.remotes()}
     assert listed["model.safetensors"][1:3] == (len(model), hashlib.sha256(model).hexdigest())
-    assert listed["config.json"].size == len(home.files["some/vit"]["config.json"])
     offline(monkeypatch)
     assert [each.here() for each in needs()] == [False, False]
     held = {"pictures.bin": archive, **home.files["some/vit"]}
@@ -101,14 +110,6 @@ def test_what_was_fetched_is_here_and_a_mirror_is_asked_first_and_checked(
     fetching.fetch(needs())
 
 
-def test_half_a_repository_is_not_here(
-    model: bytes,  # noqa: F811
-    home: Hub,  # noqa: F811
-    archive: bytes,
-) -> None:
-    from huggingface_hub import hf_hub_download
-
-    hf_hub_download("some/vit", "model.safetensors")
-    assert not needs()[1].here()
-    fetching.fetch(needs()[1:])
-    assert needs()[1].here()
+def test_of_a_model_with_a_text_tower_its_tokenizer_is_fetched_too() -> None:
+    for text, names in ((False, ["model.safetensors"]), (True, ["model.safetensors", "tokenizer.json"])):
+        assert [each.name for each in backbones.files(Wanted(name="siglip-b16"), text=text)] == names

@@ -14,7 +14,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import Privacy
-from tests.backbones.tiny import random_weights, references, write
+from tests.backbones.tiny import kept, tiny, weights_of
 from tests.hostile import a_card
 
 COUNT = 24
@@ -24,12 +24,14 @@ ORIENTATION = 0x0112
 
 
 class Scene(NamedTuple):
-    """Pictures in a flat folder, the features that `extract` made of them in the order of their names, and a head."""
+    """Pictures in a flat folder, the features that `extract` made of them in the order of their names, a head, and the
+    weights of the backbone.
+    """
 
     photos: Path
     features: FeatureSet
     head: Head
-    weights: str | None
+    weights: Path | None = None
 
 
 def head_of(features: FeatureSet, **changed: Any) -> Head:
@@ -68,7 +70,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
         path = top / "photos" / ("low" if i < COUNT // 2 else "other") / f"{i:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture[:, :, 0]).save(path)
-    return Scene(top / "photos", made, head_of(made), None)
+    return Scene(top / "photos", made, head_of(made))
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +79,6 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     from dpfc_cli.extraction.extract import extract
 
     top, rng = tmp_path_factory.mktemp("colours"), np.random.default_rng(0)
-    case = references()["timm-vit"]
-    (top / "weights").mkdir()
-    file = write(random_weights(case["shapes"]), top / "weights", config=case["config"])
     for i in range(COUNT):
         name, turned = f"{i:03d}.png", Image.Exif()
         # A quarter of them lie on their side.
@@ -93,13 +92,13 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path, exif=turned)
     with pytest.MonkeyPatch.context() as patch:
-        square = Geometry(resize=18, crop=16)
-        small: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
-        patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], **small))
-        options: dict[str, Any] = {"model": "vit-ti16", "weights": str(file), "preprocess": "native", "pool": "mean"}
+        patch.setenv("DPFC_CACHE", str(top / "cache"))
+        file = kept(MODELS["vit-ti16"], top / "cache", weights_of("vit-ti16"))
+        patch.setitem(MODELS, "vit-ti16", replace(tiny("vit-ti16"), native=Geometry(resize=18, crop=16)))
+        options: dict[str, Any] = {"model": "vit-ti16", "preprocess": "native", "pool": "mean"}
         options["classes"] = ["c0", "c1"]
         made = extract(
             f"imagefolder:{top / 'data'}", out=top / "set", exif=True, dtype="float32", batch=7, **options
         ).features
         assert made is not None
-        yield Scene(top / "photos", made, head_of(made), str(file))
+        yield Scene(top / "photos", made, head_of(made), file)

@@ -31,7 +31,7 @@ from tests.support import refuses, replace
 def computed(scene: Scene, batch: int | None = None) -> np.ndarray:
     """The features that are computed for the folder."""
     recipe = rebuild.recipe_of(scene.head)
-    backbone = recipe.load(scene.weights, batch, None)
+    backbone = recipe.load(None, batch, None)
     source = sources.Pictures(sources.pictures_at(str(scene.photos)), recipe, backbone)
     return np.concatenate([block.features for block in source.blocks()])
 
@@ -175,17 +175,22 @@ def test_a_grey_head_takes_colour_pictures(digits: Scene, tmp_path: Path) -> Non
 # --- No other backbone.
 
 
-def test_other_weights_are_refused_before_they_are_read(colours: Scene, tmp_path: Path) -> None:
-    """Of a file that is none, nothing but its digest counts."""
-    other = tmp_path / "model.safetensors"
-    other.write_bytes(b"no weights")
-    with refuses("conflict", parameter="weights"):
-        predict(colours.head, colours.photos, weights=str(other))
+def test_other_weights_are_refused_before_they_are_read(colours: Scene) -> None:
+    assert colours.weights is not None
+    data = colours.weights.read_bytes()
+    try:
+        colours.weights.write_bytes(data[:100])
+        with refuses("conflict", parameter="weights"):
+            predict(colours.head, colours.photos)
+    finally:
+        colours.weights.write_bytes(data)
 
 
 def test_weights_of_a_file_must_be_named(colours: Scene) -> None:
+    backbone = colours.features.manifest.backbone
+    own = {**backbone, "weights": {**backbone["weights"], "id": "own.safetensors"}}
     with refuses("missing", parameter="weights"):
-        predict(colours.head, colours.photos)
+        predict(head_of(colours.features, backbone=own), colours.photos)
 
 
 def test_a_card_that_does_not_give_the_fingerprint_or_the_size_for_a_network_is_refused(colours: Scene) -> None:
@@ -197,7 +202,7 @@ def test_a_card_that_does_not_give_the_fingerprint_or_the_size_for_a_network_is_
         *({"preparation": resized}, {"preparation": {**resized, "resize": 19, "exif": True}}),
     ):
         with refuses("unsupported", parameter="head"):
-            predict(head_of(colours.features, **changed), colours.photos, weights=colours.weights)
+            predict(head_of(colours.features, **changed), colours.photos)
 
 
 def test_a_backbone_that_computes_something_else_is_refused(colours: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +210,7 @@ def test_a_backbone_that_computes_something_else_is_refused(colours: Scene, monk
     real = preprocess.Recipe.describe
     monkeypatch.setattr(preprocess.Recipe, "describe", lambda recipe: {**real(recipe), "filter": "another"})
     with refuses("conflict", parameter="head"):
-        predict(colours.head, colours.photos, weights=colours.weights)
+        predict(colours.head, colours.photos)
 
 
 def test_a_window_that_no_card_states_is_not_guessed(colours: Scene) -> None:

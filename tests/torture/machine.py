@@ -254,7 +254,7 @@ def _become(
     # What the parent had on its streams is not the child's to write.
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.chdir(place / "work")
-    os.environ |= {"TMPDIR": str(place / "rescue"), "HOME": str(place / "rescue")}
+    os.environ |= {"TMPDIR": str(place / "rescue"), "HOME": str(place / "rescue"), "DPFC_CACHE": "tiny"}
     (place / "rescue").mkdir(exist_ok=True)
     tempfile.tempdir = None
     if plant is not None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from safetensors.numpy import save_file
 
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import ENDINGS
-from tests.backbones.tiny import random_weights, references
+from tests.backbones.tiny import kept
 from tests.support import blobs
 from tests.torture import machine, witness
 from tests.torture.machine import Ended
@@ -83,7 +83,7 @@ JOBS = {
     ),
     "zero-shot": Job(
         line=(
-            *("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tiny/model.safetensors"),
+            *("zero-shot", "--from", "classifier", "--model", "vit-ti16"),
             *("--rows", "tiny/rows.json", "--classes", "c0,c1,c2", "--out", "starts/vectors.safetensors"),
         ),
         needs=("tiny", "starts"),
@@ -159,9 +159,7 @@ def made(root: Path) -> Scenes:
             np.save(work / name / f"{split}_y.npy", y)
     for name in ("tiny", "starts"):
         (work / name).mkdir()
-    tensors = random_weights(references()["timm-vit"]["shapes"])
-    tensors["head.weight"] = np.eye(6, 32, dtype=np.float32)
-    save_file(tensors, work / "tiny" / "model.safetensors")
+    kept(MODELS["vit-ti16"], work / "tiny", {"head.weight": np.eye(6, 192, dtype=np.float32)})
     np.save(work / "tiny" / "vectors.npy", np.eye(3, 4))
     (work / "tiny" / "rows.json").write_text(json.dumps({"c0": [0], "c1": [1, 2], "c2": [3]}))
     classes = ("--classes", "3")

@@ -12,15 +12,11 @@ class ScatteringFamily(Family):
     poolings = ("none", "mean")
 
     def check(self, wanted: Wanted) -> None:
-        for option, value, why in (
-            ("weights", wanted.weights, "has no weights"),
-            ("batch", wanted.batch, "chooses its batch itself"),
-        ):
-            if value is not None:
-                raise conflict(
-                    f"The model {wanted.name} {why}.",
-                    f"Leave out {parameter(option)}, or choose another {parameter('model')}.",
-                )
+        if wanted.batch is not None:
+            raise conflict(
+                f"The model {wanted.name} chooses its batch itself.",
+                f"Leave out {parameter('batch')}, or choose another {parameter('model')}.",
+            )
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         """Scattering gives 81 numbers per channel for each 4 × 4 pixels.

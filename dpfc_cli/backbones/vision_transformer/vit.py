@@ -1,13 +1,12 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) and its variants, as one function of parameters and patches.
 
 A block computes x + a(n(x)) + m(n(x + a(n(x)))), with normalisation n, attention a and MLP m. The following parts are
-used if the checkpoint has them: a class token, a distillation token (DeiT), registers (Darcet et al. 2024), a
-normalisation before the blocks (CLIP), LayerScale (Touvron et al. 2021, DINOv2), gated MLPs (SwiGLU, in the largest
-DINOv2, UNI2-h and Virchow2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before
-the classifier, after the final normalisation:
+used if the checkpoint has them: a class token, registers (Darcet et al. 2024), a normalisation before the blocks
+(CLIP), LayerScale (Touvron et al. 2021, DINOv2), gated MLPs (SwiGLU, in the largest DINOv2 and Virchow2), and attention
+pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before the classifier, after the final normalisation:
 
     cls     the class token
-    mean    the mean of the patches' tokens (before the normalisation if the checkpoint was trained like that)
+    mean    the mean of the patches' tokens
     map     the output of the attention pooling
     cls+mean  the class token and the mean, one behind the other (Virchow2; DINOv2's own linear classifiers)
 
@@ -24,9 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.checkpoint import Parameters
-from dpfc_cli.backbones.preprocess import antialiased, interpolated
-from dpfc_cli.backbones.stated import Activation
+from dpfc_cli.backbones import preprocess
+from dpfc_cli.backbones.vision_transformer.models import Activation
 
 Group = dict[str, jax.Array]
 """The parameters of a part of a network."""
@@ -52,22 +50,17 @@ class Architecture:
     causal: bool = False
 
 
-def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]:
-    """Position embeddings for a picture of grid × grid patches: those of the tokens before the patches (count, D) and
-    those of the patches (grid², D).
+def position(table: np.ndarray, grid: int, *, antialiased: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Position embeddings (count, D) for a picture of grid × grid patches: those of the tokens before the patches
+    (count, D) and those of the patches (grid², D).
 
-    They are resized by bicubic interpolation. For checkpoints of the transformers library this is without antialiasing,
-    as that library does, except for its DINOv2 with registers. For all others it is with antialiasing, as timm does.
-    (Google's own code interpolates linearly between aligned corners. We do as timm, so that the same weights give the
-    same features from either file.)
+    They are resized by bicubic interpolation, with antialiasing as timm does it, or without, as transformers does.
     """
-    table = parameters.outer["position"]
     side = int(len(table) ** 0.5)
     prefix, patches = np.split(table, [len(table) - side * side])
     if side == grid:
         return prefix, patches
-    plain = parameters.dialect == "transformers" and "registers" not in parameters.outer
-    matrix = (interpolated if plain else antialiased)(side, grid)
+    matrix = (preprocess.antialiased if antialiased else preprocess.interpolated)(side, grid)
     square = patches.astype(np.float64).reshape(side, side, -1)
     return prefix, np.einsum("yi,xj,ijd->yxd", matrix, matrix, square, optimize=True).reshape(grid * grid, -1)
 
@@ -91,7 +84,7 @@ def features(outer: Group, blocks: list[Group], x: jax.Array, a: Architecture) -
 
 
 def embed(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
-    """The tokens, float32 (B, prefix + N, D): class, distillation and register tokens, then those of the patches."""
+    """The tokens, float32 (B, prefix + N, D): class and register tokens, then those of the patches."""
     kernel = outer["patch.weight"]
     x = product(x.astype(kernel.dtype), kernel) + outer.get("patch.bias", 0) + outer["position"]
     if "prefix" in outer:
@@ -112,11 +105,9 @@ def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
         return jnp.concatenate([pool(outer, x, replace(a, pool=each)) for each in ("cls", "mean")], -1)
     prefix = outer["prefix"].shape[0] if "prefix" in outer else 0
     if a.pool == "cls":
-        return norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a.epsilon)
+        return norm(x[:, 0], outer, "norm", a.epsilon)
     if a.pool == "map":
         return _attention_pool(norm(x, outer, "norm", a.epsilon), _under(outer, "map."), a)
-    if "fc_norm.weight" in outer:
-        return norm(x[:, prefix:].mean(1), outer, "fc_norm", a.epsilon)
     return norm(x[:, prefix:], outer, "norm", a.epsilon).mean(1)
 
 

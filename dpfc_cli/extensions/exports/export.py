@@ -68,11 +68,6 @@ def export(wanted: Exporting) -> Exported:
             f"{quoted(path)} would lie among the heads, and it would look like one.",
             f"Choose another folder: {parameter('out')}.",
         )
-    if wanted.weights is not None and not wanted.with_backbone:
-        raise conflict(
-            f"{parameter('weights')} has no meaning without {parameter('with_backbone')}: a head has no other weights.",
-            "Leave it out.",
-        )
     if wanted.with_backbone and not format.backbone:
         raise conflict(f"The format {wanted.to} holds a head alone.", f"Leave out {parameter('with_backbone')}.")
     texts, written = notes(head, wanted.to.lower()), []

@@ -33,7 +33,7 @@ class Network:
     said: str
 
 
-def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = None) -> Network:
+def rebuilt(head: Head, progress: Progress | None = None) -> Network:
     """Make the backbone of a head again, as `heads.backbone` does. A graph computes in float32 in any case."""
     recipe = recipe_of(head, "with_backbone", "Export the head alone.")
     if max(recipe.image_shape) > _LARGEST:
@@ -42,7 +42,7 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
             recipe.instead,
             parameter=recipe.about,
         )
-    backbone = recipe.load(weights, progress=progress, precision="float32")
+    backbone = recipe.load(None, progress=progress, precision="float32")
     return Network(backbone=backbone, input=recipe.image_shape, said=_said(recipe))
 
 
@@ -71,7 +71,7 @@ def _said(recipe: Recipe) -> str:
 
 def files(wanted: Exporting, notes: dict[str, str]) -> Files:
     check_installed("onnx", "export", "To write onnx")
-    network = rebuilt(wanted.head, wanted.weights, wanted.progress) if wanted.with_backbone else None
+    network = rebuilt(wanted.head, wanted.progress) if wanted.with_backbone else None
     return model(wanted.head, notes, network, Path(wanted.out).name)
 
 

@@ -38,10 +38,6 @@ class Exporting(Options):
         ),
     )
     with_backbone: bool = option("With onnx: backbone and head in one graph, from pixels to scores.", default=False)
-    weights: str | None = option(
-        "With ‹with_backbone›: the backbone's weights, a file, a folder or hf:OWNER/NAME. Default: as the card says.",
-        metavar="CHECKPOINT",
-    )
     progress: Progress | None = progress_option("bytes of the weights")
 
 

@@ -44,10 +44,6 @@ class ClassVectors(Options):
         metavar="NAME",
         choices=BACKBONES[1:],
     )
-    weights: str | None = option(
-        "The weights of the features: a file, a folder, or hf:OWNER/NAME. Default: those that SET names.",
-        metavar="CHECKPOINT",
-    )
     classes: Classes | None = option(
         "What to call the classes of SET, in their order, if their own names are codes or numbers: names, or a file "
         "with a name on each line. Default: their own names.",
@@ -69,7 +65,7 @@ class ClassVectors(Options):
     )
     labels: Path | str | None = option(
         "What the rows stand for, a line for each: names between commas, or a WordNet id (n02084071). A class has the "
-        "rows of its name. Default: what the weights say.",
+        "rows of its name.",
         CLASSIFIER,
         metavar="FILE",
     )
@@ -104,6 +100,11 @@ class ClassVectors(Options):
                     f"{parameter(name)} has no effect with {parameter('source')} {self.source}.",
                     f"Leave it out, or use {parameter('source')} {OF[name]}.",
                 )
+        if self.source == "classifier" and self.rows is None and self.labels is None:
+            raise missing(
+                "Nothing says what the rows of the classifier stand for.",
+                f"Say it with {parameter('labels')}, or say which rows the classes have: {parameter('rows')}.",
+            )
         if "rows" in given and len(given) > 1:
             raise conflict(
                 f"{parameter('rows')} says which rows the classes have, and so does {parameter(given[1])}.",

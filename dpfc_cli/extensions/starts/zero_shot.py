@@ -24,7 +24,6 @@ from dpfc_cli.extensions.starts.classifier_rows import (
     Chosen,
     below,
     check_count,
-    label_of,
     labelled,
     labels_in,
     stated,
@@ -90,7 +89,7 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
 
     """
     features, source, on, split, progress = wanted.features, wanted.source, wanted.on, wanted.split, wanted.progress
-    network = replace(_network(features, wanted.model, wanted.weights), progress=progress)
+    network = replace(_network(features, wanted.model), progress=progress)
     names = _names(features, wanted.classes)
     stem = printable(network.name if features is None else features.name)
     path = Path(f"{stem}-{source}.safetensors" if wanted.out is None else wanted.out)
@@ -136,7 +135,7 @@ def zero_shot(wanted: ClassVectors) -> ZeroShot:
     )
 
 
-def _network(features: FeatureSet | None, model: str | None, weights: str | None) -> Wanted:
+def _network(features: FeatureSet | None, model: str | None) -> Wanted:
     """The backbone: as the manifest states it, or as the user does."""
     if features is None or features.manifest.backbone.get("name") not in BACKBONES:
         if model is None:
@@ -145,7 +144,7 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
                 f"'{features.folder}' does not say its backbone, so it is not known what the vectors are to fit.",
                 f"Name the backbone of the features: {parameter('model')}.",
             )
-        return Wanted(name=model, weights=weights)
+        return Wanted(name=model)
     stated = features.manifest.backbone
     name = str(stated["name"])
     if model not in (None, name):
@@ -154,13 +153,7 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
             f"Leave out {parameter('model')}.",
         )
     known = stated.get("weights") or {}
-    at = str(known.get("id", ""))
-    if weights is None and known and not at.startswith("hf:"):
-        raise missing(
-            f"The features of '{features.folder}' were computed with weights from the file '{at}'.",
-            f"Name that file: {parameter('weights')}.",
-        )
-    return Wanted(name=name, pool=stated.get("pooling"), weights=weights or at or None, expected=known.get("sha256"))
+    return Wanted(name=name, pool=stated.get("pooling"), expected=known.get("sha256"))
 
 
 def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | None) -> dict[str, str]:
@@ -219,12 +212,7 @@ def _of_classifier(
     if rows is not None and chosen is not None:
         check_count(Path(rows), chosen, len(found.rows))
     else:
-        if said is None and found.labels is None:
-            raise missing(
-                f"The weights '{found.id}' do not say what the {len(found.rows):,} rows of their classifier stand for.",
-                f"Say it with {parameter('labels')}, or say which rows the classes have: {parameter('rows')}.",
-            )
-        said = said or tuple(map(label_of, found.labels or ()))
+        assert said is not None, "the request says it otherwise"
         if len(said) != len(found.rows):
             raise conflict(
                 f"'{labels}' has {len(said):,} lines for the {len(found.rows):,} rows of the classifier of "

@@ -1,17 +1,33 @@
 """A model of timm as a backbone, on the GPU of torch if there is one."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import timm
 import torch
+from safetensors import SafetensorError, safe_open
 
 from dpfc_cli.backbones.family import Backbone, Wanted
-from dpfc_cli.backbones.hub import AGAIN, Published
+from dpfc_cli.backbones.hub import AGAIN, Local
 from dpfc_cli.errors import damaged, sentence, unsupported
+from dpfc_cli.extensions.timm import Config
+from dpfc_cli.files import sha256_of
 
 _BATCH = {"cpu": 32, "cuda": 256}
 """Pictures per call."""
+
+
+def weights_of(wanted: Wanted, config: Config) -> Local:
+    """The weights on this machine. UserError: they cannot be fetched, or are others than expected."""
+    if wanted.weights is None:
+        assert config.file is not None, "the family checks it"
+        found = config.file.local(wanted.progress)
+    else:
+        path = Path(wanted.weights).expanduser()
+        found = Local(id=path.name, path=path, sha256=sha256_of(path))
+    found.check_is(wanted.expected)
+    return found
 
 
 class Network(Backbone):
@@ -20,28 +36,29 @@ class Network(Backbone):
     Args:
         wanted: what is to be loaded.
         config: the model's configuration.
-        published: where its weights are.
 
     Raises:
         UserError: the weights cannot be fetched, or are those of another model, or it gives no vector.
 
     """
 
-    def __init__(self, wanted: Wanted, config: Any, published: Published) -> None:
+    def __init__(self, wanted: Wanted, config: Config) -> None:
         assert wanted.geometry is not None
-        located, digest = published.find(wanted.weights, wanted.progress, wanted.expected)
-        self.name = f"timm:{config.architecture}" + (f".{config.tag}" if config.tag else "")
+        weights = weights_of(wanted, config)
+        self.name = config.name
         crop = wanted.geometry.crop
         self._shape = (crop, crop, 3)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self.batch = wanted.batch or _BATCH[self._device]
         try:
-            # With its classifier, because timm then checks that there is each tensor, and no other one.
-            model = timm.create_model(
-                self.name.partition(":")[2], pretrained=True, pretrained_cfg_overlay={"file": str(located.file)}
-            )
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise damaged(f"timm cannot read '{located.id}' as {self.name}: {sentence(error)}", AGAIN) from error
+            with safe_open(weights.path, framework="pt") as file:
+                last = f"{config.classifier}.weight"
+                classes = file.get_slice(last).get_shape()[0] if last in file.keys() else 0  # noqa: SIM118
+            # With the classifier that is in the file: timm then checks that there is each tensor, and no other one.
+            own = {"file": str(weights.path), "source": "", "state_dict": None, "num_classes": classes}
+            model = timm.create_model(config.create, pretrained=True, pretrained_cfg_overlay=own, num_classes=classes)
+        except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, SafetensorError) as error:
+            raise damaged(f"timm cannot read '{weights.id}' as {self.name}: {sentence(error)}", AGAIN) from error
         model.reset_classifier(0)
         self._model = model.eval().requires_grad_(False).to(self._device)
         self._mean, self._std = (
@@ -56,12 +73,12 @@ class Network(Backbone):
         self.dim = made.shape[1]
         self._description = {
             "name": self.name,
-            "weights": {"id": located.id, "sha256": digest},
+            "weights": weights.describe(),
             "preprocessing": {
                 "recipe": "native",
                 **wanted.geometry.describe(),
-                "mean": list(config.mean),
-                "std": list(config.std),
+                "mean": config.mean,
+                "std": config.std,
             },
             "input": list(self._shape),
             "pooling": "own",

@@ -291,7 +291,6 @@ def sound(folder: Path, **changes: object) -> Head:
         ("onnx", "there.onnx", {}, "exists", "out"),
         ("torch", "heads/a.safetensors", {}, "conflict", "out"),
         ("npz", "a.npz", {"with_backbone": True}, "conflict", "with_backbone"),
-        ("onnx", "a.onnx", {"weights": "x"}, "conflict", "weights"),
         ("onnx", "a.onnx", {"with_backbone": True}, "unsupported", "with_backbone"),
         ("onnx", "file/a.onnx", {}, "missing", "out"),
     ],

@@ -21,18 +21,16 @@ from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records.card import card_of
 from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_vision_transformer import ti16
-from tests.backbones.tiny import build, pictures, random_weights, write
+from tests.backbones.tiny import build, pictures, weights_of, write
 from tests.hostile import calibrated, card_as_written
-from tests.support import refuses
 
 # Together they have all operations of all networks: class tokens, means, attention pooling, a normalisation before the
 # blocks, registers, layer scale, a gated MLP, the three activations, and position embeddings that are resized.
 CASES = [
-    ("openai-clip", "26", "cls"),
-    ("timm-siglip", "16", "map"),
-    ("timm-swiglu", "16", "mean"),
-    ("timm-vit-reg-scale", "26", "cls+mean"),
-    ("transformers-5-siglip-whole", "16", "map"),
+    ("clip-b16", "26", "cls"),
+    ("siglip-b16", "16", "map"),
+    ("dinov2-g14", "16", "mean"),
+    ("virchow2", "26", "cls+mean"),
 ]
 
 
@@ -76,11 +74,10 @@ def test_a_transformer_and_its_head_give_what_the_library_and_the_head_give(
 ) -> None:
     """The features were computed by timm and transformers from the same weights."""
     case, side = REFERENCES[name], int(size)
-    file = write(random_weights(case["shapes"]), tmp_path, case["kind"], case["config"])
-    path, head = exported(build(file, side, pool), (side, side, 3), tmp_path)
+    path, head = exported(build(write(weights_of(name), tmp_path), name, side, pool), (side, side, 3), tmp_path)
     onnx.checker.check_model(path, full_check=True)
     features, scores = run(path, pictures(side))
-    expected = np.hstack([case["features"][size][each] for each in pool.split("+")])
+    expected = np.array(case["features"][size][pool])
     assert np.abs(features - expected).max() < 1e-5 * np.linalg.norm(expected, axis=1).min()
     assert np.abs(scores - head.scores(expected)).max() < 1e-5
 
@@ -101,27 +98,17 @@ def test_scattering_and_its_head_give_what_the_backbone_and_the_head_give(
     assert np.abs(scores - head.scores(expected))[:2].max() < 1e-4
 
 
-@pytest.fixture(scope="module")
-def vit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Head]:
-    """The weights of a small ViT-Ti/16, and a head that was trained behind it."""
-    folder = tmp_path_factory.mktemp("vit")
-    weights = ti16(folder)
-    described = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), batch=1)
-    ).describe()
-    return weights, head_over(192, described, PAPER.describe())
-
-
 def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
-    vit: tuple[Path, Head], tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights, head = vit
-    made = export(head, "onnx", tmp_path / "vit.onnx", with_backbone=True, weights=str(weights))
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path))
+    ti16(tmp_path)
+    backbone = backbones.load(backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), batch=1))
+    head = head_over(192, backbone.describe(), PAPER.describe())
+    made = export(head, "onnx", tmp_path / "vit.onnx", with_backbone=True)
     assert made.notes["input"].startswith("pixels: uint8, n × 256 × 256 × 3: pictures, rows from above, resized to 384")
     pixels = pictures(256, 1)
-    expected = backbones.load(
-        backbones.Wanted(name="vit-ti16", image_shape=(256, 256, 3), weights=str(weights), batch=1)
-    )(pixels)
+    expected = backbone(pixels)
     features, scores = run(made.path, pixels)
     assert np.abs(features - expected).max() < 1e-4 * np.linalg.norm(expected)
     assert np.abs(scores - head.scores(expected)).max() < 1e-4
@@ -137,9 +124,3 @@ def test_a_graph_says_what_was_done_with_the_pictures_of_the_training() -> None:
         "grey values from -160 to 240 as 0 to 255, turned as their EXIF orientation says, resized to 28 pixels on the "
         "shorter side (bicubic, antialiased), then the central 24 × 24; the division by 255 is in the graph"
     )
-
-
-def test_weights_from_a_file_are_asked_for(vit: tuple[Path, Head], tmp_path: Path) -> None:
-    with refuses("missing", parameter="weights"):
-        export(vit[1], "onnx", tmp_path / "a.onnx", with_backbone=True)
-    assert not (tmp_path / "a.onnx").exists()

@@ -1,5 +1,6 @@
 """`dpfc zero-shot`: vectors of public facts in a file that `train` takes, and what they score on public records."""
 
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -7,29 +8,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
+from dpfc_cli.backbones.hub import File
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.files import sha256_of
 from dpfc_cli.geometry import Geometry
 from tests.backbones.test_hub import Hub
+from tests.backbones.tiny import kept, random_weights, tiny, write
 from tests.cli.conftest import Dpfc, each_is_refused, refusal
-from tests.extensions.starts.test_text import made as clip
+from tests.extensions.starts.test_text import CASES, byte_pairs
 from tests.support import feature_set
 
-LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tower.safetensors")
+LINE = ("zero-shot", "--from", "classifier", "--model", "vit-ti16")
 
 
 @pytest.fixture
-def start(dpfc: Dpfc, arrays: Path) -> tuple[str, ...]:
+def start(dpfc: Dpfc, arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """A command that makes vectors for two of three classes, of the weights of a perfect classifier."""
     feature_set(arrays, "animals", classes=("cat", "dog", "deer"))
     x, y = np.load(arrays / "train_x.npy"), np.load(arrays / "train_y.npy")
     head = np.stack([x[y == j].mean(axis=0) for j in range(3)])
-    tower = {"patch_embed.proj.weight": (8, 3, 4, 4), "pos_embed": (1, 4, 8), "norm.weight": (8,)}
-    save_file(
-        {name: np.ones(shape, np.float32) for name, shape in tower.items()} | {"head.weight": head}, "tower.safetensors"
-    )
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], width=head.shape[1]))
+    kept(MODELS["vit-ti16"], tmp_path / "cache", {"head.weight": head})
     Path("labels.txt").write_text("cat\ndog\nelk\n")
     return (*LINE, "--features", "animals", "--labels", "labels.txt")
 
@@ -40,7 +40,7 @@ def test_the_table_says_what_was_made_and_names_the_classes_without_a_vector(
     made = dpfc(*start, ends=0)
     shown = made.stdout
     assert re.search(r"^file +animals-classifier\.safetensors$", shown, re.M)
-    assert re.search(r"^made of +the classifier of vit-g14 \(tower\.safetensors\), 3 rows$", shown, re.M)
+    assert re.search(r"^made of +the classifier of vit-ti16 \(hf:timm.*\), 3 rows$", shown, re.M)
     assert re.search(r"^classes with a vector +2 of 3$", shown, re.M)
     assert re.search(r"^without +deer$", shown, re.M)
     assert "top-1" not in shown
@@ -60,7 +60,7 @@ def test_json_has_everything(dpfc: Dpfc, start: tuple[str, ...]) -> None:
     found = json.loads(dpfc(*start, "--json").stdout)
     assert (found["path"], found["made"], found["dim"]) == ("animals-classifier.safetensors", True, 8)
     assert (found["classes"], found["without"], found["score"]) == (["cat", "dog"], ["deer"], None)
-    assert found["origin"]["weights"] == {"id": "tower.safetensors", "sha256": sha256_of(Path("tower.safetensors"))}
+    assert found["origin"]["weights"]["id"] == MODELS["vit-ti16"].file.id
     score = json.loads(dpfc(*start, "--json", "--on", "animals").stdout)["score"]
     assert (score["features"], score["split"], score["n"]) == ("features/animals", "test", 150)
     assert (score["chance"], score["chance_top5"]) == (pytest.approx(1 / 3), 1.0)
@@ -72,9 +72,9 @@ def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: t
     Path("names.txt").write_text("dog\nelk\nwolf\n")
     made = dpfc(*LINE, "--classes", "names.txt", "--labels", "labels.txt", ends=0)
     assert "Features:" not in made.stderr
-    assert re.search(r"^file +vit-g14-classifier\.safetensors$", made.stdout, re.M)
+    assert re.search(r"^file +vit-ti16-classifier\.safetensors$", made.stdout, re.M)
     assert re.search(r"^without +wolf$", made.stdout, re.M)
-    assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-g14-classifier.safetensors\n")
+    assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-ti16-classifier.safetensors\n")
 
 
 @pytest.mark.usefixtures("pictures")
@@ -85,10 +85,10 @@ def test_names_become_vectors_with_the_weights_that_made_the_features(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A tiny CLIP from a hub on this machine: pictures, then names, then a training. Nothing but the set is named."""
-    small = replace(MODELS["clip-b16"], home="some/clip/model.safetensors", width=32, depth=2, heads=2, patch=4)
-    monkeypatch.setitem(MODELS, "clip-b16", replace(small, native=Geometry(resize=16, crop=16)))
-    (tmp_path / "clip").mkdir()
-    home.files["some/clip"] = {path.name: path.read_bytes() for path in clip(tmp_path / "clip", "clip").iterdir()}
+    small = replace(tiny("clip-b16"), file=File(repository="some/clip"), native=Geometry(resize=16, crop=16))
+    monkeypatch.setitem(MODELS, "clip-b16", small)
+    content = write(random_weights(CASES["clip-b16"]["shapes"]), tmp_path).read_bytes()
+    home.files["some/clip"] = {"model.safetensors": content, "tokenizer.json": json.dumps(byte_pairs()).encode()}
     extract = ("extract", "imagefolder:pictures", "--model", "clip-b16", "--preprocess", "native", "--out", "animals")
     assert dpfc(*extract, "--classes", "c0,c1,c2").exit_code == 0
     asked = len(home.asked)
@@ -96,8 +96,8 @@ def test_names_become_vectors_with_the_weights_that_made_the_features(
     start = dpfc("zero-shot", "--from", "text", "--classes", "words.txt", "--on", "animals", "--json", ends=0)
     found = json.loads(start.stdout)
     assert (found["path"], found["classes"], found["without"]) == ("animals-text.safetensors", ["c0", "c1", "c2"], [])
-    weights = {"id": "hf:some/clip/model.safetensors", "sha256": sha256_of(tmp_path / "clip" / "model.safetensors")}
-    assert found["origin"]["weights"] == weights | {"dialect": "transformers"}
+    weights = {"id": "hf:some/clip/model.safetensors", "sha256": hashlib.sha256(content).hexdigest()}
+    assert found["origin"]["weights"] == weights
     assert found["origin"]["called"] == {"c0": "cat", "c1": "fire truck", "c2": "sea"}
     assert found["score"]["n"] == 6
     # The weights were there already, and the tokenizer was fetched.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,20 @@ import pytest
 from safetensors import safe_open
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.extensions.starts import text
 from dpfc_cli.extensions.starts.text import TextVectors
 from dpfc_cli.extensions.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from tests.backbones.tiny import random_weights, references, write
+from tests.backbones.tiny import kept
 from tests.support import feature_set, refuses
 from tests.training.requests import ready
 from tests.training.stopped import killed
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
-MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}
-"""The table does not say the width of this model, so a tiny tower is one."""
+MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-ti16"}
 ROWS = {"red fox": [0, 4], "wolf": [1], "otter": [3, 2]}
 DIM = 32
 
@@ -31,14 +32,14 @@ DIM = 32
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path))
+    monkeypatch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], width=DIM))
 
 
 @pytest.fixture
 def weights() -> str:
     """A checkpoint whose classifier has 6 rows: those of the classes lie apart, as do their records."""
-    tensors = random_weights(references()["timm-vit"]["shapes"])
-    tensors["head.weight"] = 3 + np.eye(6, DIM, dtype=np.float32)
-    return str(write(tensors, Path()))
+    return str(kept(MODELS["vit-ti16"], Path.cwd(), {"head.weight": 3 + np.eye(6, DIM, dtype=np.float32)}))
 
 
 @pytest.fixture
@@ -68,12 +69,12 @@ def features() -> FeatureSet:
     return imported("private")
 
 
-def extracted(features: FeatureSet, weights: str, id: str | None = None, pooling: str = "cls") -> FeatureSet:
+def extracted(features: FeatureSet, weights: str, pooling: str = "cls") -> FeatureSet:
     """The same set, as if it had been extracted with these weights."""
     path = features.folder / MANIFEST
     said = json.loads(path.read_text())
-    known = {"id": id or Path(weights).name, "sha256": sha256_of(Path(weights)), "dialect": "timm"}
-    said["backbone"] = {"name": "vit-g14", "weights": known, "pooling": pooling}
+    known = {"id": MODELS["vit-ti16"].file.id, "sha256": sha256_of(Path(weights))}
+    said["backbone"] = {"name": "vit-ti16", "weights": known, "pooling": pooling}
     path.write_text(json.dumps(said))
     return FeatureSet(features.folder)
 
@@ -90,7 +91,7 @@ def read(path: Path) -> tuple[np.ndarray, list[str], dict[str, Any]]:
 def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
     features: FeatureSet, weights: str, rows: Path
 ) -> None:
-    made = zero_shot(features, **MODEL, weights=weights, rows=rows)
+    made = zero_shot(features, **MODEL, rows=rows)
     vectors, classes, origin = read(made.path)
     stored = 3 + np.eye(6, DIM)
     centred = stored - stored.mean(axis=0)
@@ -101,9 +102,9 @@ def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
     assert made.path == Path("private-classifier.safetensors")
     assert origin == {
         "source": "classifier",
-        "model": "vit-g14",
+        "model": "vit-ti16",
         "pooling": "cls",
-        "weights": {"id": "model.safetensors", "sha256": sha256_of(Path(weights))},
+        "weights": {"id": MODELS["vit-ti16"].file.id, "sha256": sha256_of(Path(weights))},
         "classifier": 6,
         "file": {"name": "rows.json", "sha256": sha256_of(rows)},
         "rows": {"red fox": [0, 4], "wolf": [1], "otter": [2, 3], "deer": []},
@@ -114,20 +115,20 @@ def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
 def test_no_record_is_read(features: FeatureSet, weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stream", "arrays", "verify"):
         monkeypatch.delattr(FeatureSet, name)
-    assert zero_shot(features, **MODEL, weights=weights, rows=rows).evaluation is None
+    assert zero_shot(features, **MODEL, rows=rows).evaluation is None
 
 
 def test_labels_and_wordnet_say_which_rows_a_class_has(features: FeatureSet, weights: str) -> None:
     from tests.extensions.starts import nouns
 
     Path("labels.txt").write_text("red_fox, Vulpes vulpes\nWolf\nstone\notter\nred fox\nhouse\n")
-    made = zero_shot(features, **MODEL, weights=weights, labels="labels.txt")
+    made = zero_shot(features, **MODEL, labels="labels.txt")
     assert made.origin["rows"] == {"red fox": [4], "wolf": [1], "otter": [3], "deer": []}
     at = nouns.write(Path("nouns"))
     named = ("tabby", "siamese", "laika", "wax", "fur_seal", "guy")
     Path("ids.txt").write_text("".join(f"n{at[each]:08d}\n" for each in named))
     other = zero_shot(
-        model="vit-g14", source="classifier", weights=weights, labels="ids.txt", wordnet="nouns",
+        model="vit-ti16", source="classifier", labels="ids.txt", wordnet="nouns",
         classes=["cat", "dog", "seal", "deer"], out="nouns.safetensors",
     )  # fmt: skip
     assert other.origin["rows"] == {"cat": [0, 1, 5], "dog": [2], "seal": [3, 4], "deer": []}
@@ -136,28 +137,24 @@ def test_labels_and_wordnet_say_which_rows_a_class_has(features: FeatureSet, wei
     assert "cat (cat, true cat (2) / guy, cat (1)); seal (seal (1) / stamp, seal (1))" in warning
 
 
-def test_the_labels_that_the_weights_state_are_used_unless_others_are_named(features: FeatureSet, weights: str) -> None:
-    named = ["wolf, Canis lupus", "deer", "x", "otter", "y", "z"]
-    Path("config.json").write_text(json.dumps({"id2label": {str(i): name for i, name in enumerate(named)}}))
-    found = zero_shot(features, **MODEL, weights=weights).origin["rows"]
-    assert found == {"red fox": [], "wolf": [0], "otter": [3], "deer": [1]}
-    Path("config.json").unlink()
+@pytest.mark.usefixtures("weights")
+def test_somebody_must_say_what_the_rows_stand_for(features: FeatureSet) -> None:
     with refuses("missing", parameter="labels"):
-        zero_shot(features, **MODEL, weights=weights)
+        zero_shot(features, **MODEL)
     Path("labels.txt").write_text("wolf\notter\n")
     with refuses("conflict", parameter="labels"):
-        zero_shot(features, **MODEL, weights=weights, labels="labels.txt")
+        zero_shot(features, **MODEL, labels="labels.txt")
 
 
 def test_names_that_are_codes_can_be_said_in_words(weights: str, rows: Path) -> None:
     features = imported("coded", classes=("n01", "n02", "n03", "n04"))
-    made = zero_shot(features, **MODEL, weights=weights, rows=rows, classes=CLASSES)
+    made = zero_shot(features, **MODEL, rows=rows, classes=CLASSES)
     assert made.known == ("n01", "n02", "n03")
     assert made.without == ("n04",)
     assert made.origin["rows"]["n01"] == [0, 4]
     assert made.origin["called"] == dict(zip(features.classes, CLASSES, strict=True))
     with refuses("conflict", parameter="classes"):
-        zero_shot(features, **MODEL, weights=weights, rows=rows, classes=CLASSES[:3])
+        zero_shot(features, **MODEL, rows=rows, classes=CLASSES[:3])
 
 
 def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
@@ -178,11 +175,10 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
             extracted(features, "private.npz"),
             source="text",
             prompts=given,
-            weights="w",
             out=f"{len(used)}.safetensors",
             progress=None,
         )
-        wanted = backbones.Wanted(name="vit-g14", pool="cls", weights="w", expected=sha256_of(Path("private.npz")))
+        wanted = backbones.Wanted(name="vit-ti16", pool="cls", expected=sha256_of(Path("private.npz")))
         assert asked == [wanted, CLASSES, used]
         vectors, classes, origin = read(made.path)
         assert (classes, origin["prompts"], origin["source"]) == (list(CLASSES), list(used), "text")
@@ -196,12 +192,12 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
 
 
 def test_the_same_vectors_give_the_same_bytes(features: FeatureSet, weights: str, rows: Path) -> None:
-    made = zero_shot(features, **MODEL, weights=weights, rows=rows)
-    again = zero_shot(features, **MODEL, weights=weights, rows=rows)
+    made = zero_shot(features, **MODEL, rows=rows)
+    again = zero_shot(features, **MODEL, rows=rows)
     assert (made.made, again.made) == (True, False)
     rows.write_text(json.dumps({"wolf": [0], "otter": [1]}))
     with refuses("exists", parameter="out"):
-        zero_shot(features, **MODEL, weights=weights, rows=rows)
+        zero_shot(features, **MODEL, rows=rows)
 
 
 def test_files_that_are_missing_are_named_before_weights_are_fetched(
@@ -214,7 +210,6 @@ def test_files_that_are_missing_are_named_before_weights_are_fetched(
         {"rows": "no.json"},
         {"labels": "no.txt"},
         {"wordnet": "nowhere", "labels": "labels.txt"},
-        {"wordnet": "nowhere"},
     ):
         with refuses("missing") as refused:
             zero_shot(features, **{**MODEL, **found})
@@ -226,33 +221,16 @@ def test_files_that_are_missing_are_named_before_weights_are_fetched(
 
 def test_features_say_their_backbone_and_its_weights(features: FeatureSet, weights: str, rows: Path) -> None:
     stated = extracted(features, weights)
-    assert zero_shot(stated, source="classifier", weights=weights, rows=rows).origin["model"] == "vit-g14"
-    with refuses("missing", parameter="weights"):
-        zero_shot(stated, source="classifier", rows=rows)
+    assert zero_shot(stated, source="classifier", rows=rows).origin["model"] == "vit-ti16"
     with refuses("conflict", parameter="model"):
-        zero_shot(stated, source="classifier", weights=weights, rows=rows, model="vit-s16")
+        zero_shot(stated, source="classifier", rows=rows, model="vit-s16")
     with refuses("conflict", parameter="pool"):
-        zero_shot(extracted(features, weights, pooling="mean"), source="classifier", weights=weights, rows=rows)
+        zero_shot(extracted(features, weights, pooling="mean"), source="classifier", rows=rows)
     Path("private.npz").rename("other.safetensors")
     other = extracted(features, "other.safetensors")
     with refuses("conflict", parameter="weights"):
-        zero_shot(other, source="classifier", weights=weights, rows=rows)
+        zero_shot(other, source="classifier", rows=rows)
     assert [path.name for path in Path().glob("*-classifier*")] == ["private-classifier.safetensors"]
-
-
-def test_weights_of_the_hub_need_not_be_named(
-    features: FeatureSet, weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def classifier(wanted: backbones.Wanted) -> backbones.Classifier:
-        asked.append((wanted.name, wanted.pool, wanted.weights, wanted.expected))
-        return backbones.Classifier(rows=np.eye(6, DIM), labels=None, pool="cls", id="hf:a/b", sha256="0")
-
-    stated = extracted(features, weights, id="hf:timm/vit/model.safetensors")
-    monkeypatch.setattr(backbones, "classifier", classifier)
-    zero_shot(stated, source="classifier", rows=rows)
-    assert asked == [("vit-g14", "cls", "hf:timm/vit/model.safetensors", sha256_of(Path(weights)))]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +238,7 @@ def test_weights_of_the_hub_need_not_be_named(
     [
         ({"model": None}, "missing", "model"),
         ({"model": "resnet"}, "unknown-name", None),
-        ({"model": "scattering", "weights": None}, "unsupported", "model"),
+        ({"model": "scattering"}, "unsupported", "model"),
         ({"source": "names"}, "unknown-name", "source"),
         ({"prompts": ["{}"]}, "conflict", "prompts"),
         ({"source": "text"}, "conflict", "rows"),
@@ -278,7 +256,7 @@ def test_what_does_not_fit_together_is_refused(
     features: FeatureSet, weights: str, rows: Path, parameters: dict[str, Any], code: str, named: str | None
 ) -> None:
     Path("few.json").write_text('{"wolf": [1]}')
-    line: dict[str, Any] = {"features": features, **MODEL, "weights": weights, "rows": rows, **parameters}
+    line: dict[str, Any] = {"features": features, **MODEL, "rows": rows, **parameters}
     with refuses(code, parameter=named):
         zero_shot(**line)
     assert not list(Path().glob("*-*.safetensors"))
@@ -286,7 +264,7 @@ def test_what_does_not_fit_together_is_refused(
 
 def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: FeatureSet, weights: str) -> None:
     Path("rows.json").write_text(json.dumps(ROWS | {"deer": list(range(6))}))
-    assert zero_shot(features, **MODEL, weights=weights, rows="rows.json").without == ("deer",)
+    assert zero_shot(features, **MODEL, rows="rows.json").without == ("deer",)
 
 
 def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +272,7 @@ def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeyp
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y)
     wide = feature_set("wide.npz", "wide", classes=CLASSES)
     with refuses("conflict", match="32 .* 64", parameter="model"):
-        zero_shot(wide, **MODEL, weights=weights, rows=rows)
+        zero_shot(wide, **MODEL, rows=rows)
     joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
     monkeypatch.setattr(text, "class_vectors", lambda *_, **__: joint)
     with refuses("conflict", match="CLIP", parameter="model"):
@@ -307,15 +285,14 @@ def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeyp
 def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> None:
     """On records in which all of it matters: without one of the steps another number of them is right."""
     rng = np.random.default_rng(0)
-    tensors = random_weights(references()["timm-vit"]["shapes"])
-    tensors["head.weight"] = (rng.normal(size=(6, DIM)) * np.arange(1, 7)[:, None]).astype(np.float32)
+    tensors = {"head.weight": (rng.normal(size=(6, DIM)) * np.arange(1, 7)[:, None]).astype(np.float32)}
     Path("rows.json").write_text(json.dumps({"red fox": [0], "wolf": [5], "otter": [2]}))
     x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
     y = np.arange(400) % 4
     np.savez("hard.npz", train_x=-x, train_y=y, test_x=x, test_y=y)
     features = feature_set("hard.npz", "hard", classes=CLASSES)
-    weights = str(write(tensors, Path()))
-    made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
+    kept(MODELS["vit-ti16"], Path.cwd(), tensors)
+    made = zero_shot(features, **MODEL, rows="rows.json", on=features)
 
     def right(unit_records: bool = True, centred: bool = True, unit: bool = True, apart: bool = True) -> list[float]:
         z = x / np.linalg.norm(x, axis=1, keepdims=True) if unit_records else x
@@ -341,12 +318,12 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
     public = feature_set("public.npz", "public", classes=("Otter", "whale", "WOLF"))
     swapped = {"OTTER": [0, 4], "whale": [], "Wolf": [2, 3]}
     rows.write_text(json.dumps(swapped | {"red fox": [1]}))
-    made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=public)
+    made = zero_shot(features, **MODEL, rows=rows, on=public)
     assert made.evaluation is not None
     assert [each.top1 for each in made.evaluation.per_class] == [1.0, pytest.approx(0, abs=0.3), 1.0]
     other = imported("strange", classes=("a", "b", "c", "d"))
     with refuses("conflict", match="'features/strange'"):
-        zero_shot(features, **MODEL, weights=weights, rows=rows, on=other, out="b.safetensors")
+        zero_shot(features, **MODEL, rows=rows, on=other, out="b.safetensors")
     assert not Path("b.safetensors").exists()
 
 
@@ -356,7 +333,7 @@ Score = Callable[..., ZeroShot]
 @pytest.fixture
 def score(features: FeatureSet, weights: str, rows: Path) -> Score:
     def scored(on: FeatureSet, split: str = "test", **others: Any) -> ZeroShot:
-        line: dict[str, Any] = {"features": features, **MODEL, "weights": weights, "rows": rows, **others}
+        line: dict[str, Any] = {"features": features, **MODEL, "rows": rows, **others}
         return zero_shot(**line, on=on, split=split)
 
     return scored

@@ -76,8 +76,6 @@ def test_what_timm_lacks_or_cannot_read_is_refused(tmp_path: Path) -> None:
         ("timm:resnet181", None, "unknown-name", {}),
         ("timm:", None, "unknown-name", {}),
         ("timm:resnet18d.nobody", None, "unknown-name", {}),
-        ("timm:resnet18", "hf:a/b/c.bin", "unsupported", {"parameter": "weights"}),
-        ("timm:resnet18", "hf:a/b/c.npz", "unsupported", {"parameter": "weights"}),
         ("timm:test_vit4", None, "missing", {"parameter": "weights"}),
         ("timm:resnet18", str(lacking), "damaged", {}),
         ("timm:resnet34", str(lacking), "damaged", {}),
@@ -86,6 +84,37 @@ def test_what_timm_lacks_or_cannot_read_is_refused(tmp_path: Path) -> None:
             backbones.load(Wanted(name=name, weights=weights, image_shape=(224, 224, 3)))
     with refuses("conflict", parameter="pool"):
         backbones.check(Wanted(name="timm:resnet18", pool="cls"))
+
+
+def test_a_model_of_a_repository_is_what_its_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arguments, its preprocessing, and a classifier of any size, or none."""
+    from safetensors.torch import save_file
+
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path))
+    folder = tmp_path / "hub" / "some" / "own"
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    said = {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25], "crop_pct": 1.0, "interpolation": "bilinear"}
+    said |= {"input_size": [3, 64, 64], "fixed_input_size": True, "num_classes": 1000, "classifier": "head"}
+    arguments = {"img_size": 64, "init_values": 0.1}
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "pretrained_cfg": said}
+    (folder / "config.json").write_text(json.dumps(config))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
+    wanted = Wanted(name="timm:hf-hub:some/own", image_shape=(64, 64, 3))
+    for classes in (7, 0):
+        model = timm.create_model("vit_tiny_patch16_224", num_classes=classes, **arguments).eval()
+        save_file(model.state_dict(), folder / "model.safetensors")
+        backbone = backbones.load(wanted)
+        seen = (torch.tensor(pixels) / 255 - torch.tensor(said["mean"])) / torch.tensor(said["std"])
+        with torch.inference_mode():
+            expected = model.forward_features(seen.permute(0, 3, 1, 2).float())[:, 0].numpy()
+        np.testing.assert_allclose(backbone(pixels), expected, rtol=1e-3, atol=1e-4)
+        described = backbone.describe()
+        assert described["name"] == "timm:hf-hub:some/own"
+        assert described["weights"]["id"] == "hf:some/own/model.safetensors"
+        assert described["preprocessing"].items() >= {"crop": 64, "filter": "bilinear", "mean": said["mean"]}.items()
 
 
 def test_a_model_in_which_pictures_meet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,5 +154,5 @@ def test_a_head_predicts_from_pictures(dpfc: Dpfc, tmp_path: Path) -> None:
     Image.new("RGB", (20, 30), "red").save("photos/a.png")
     dpfc("predict", "a.safetensors", "photos", *given, "--out", "a.csv", ends=0)
     assert len(Path("a.csv").read_text().splitlines()) == 2
-    refused = dpfc("export", "a.safetensors", "--to", "onnx", "--with-backbone", *given, "--out", "a.onnx", "--json")
-    assert refusal(refused).startswith("unsupported")
+    refused = dpfc("export", "a.safetensors", "--to", "onnx", "--with-backbone", "--out", "a.onnx", "--json")
+    assert refusal(refused).startswith("missing")

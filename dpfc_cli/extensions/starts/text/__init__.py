@@ -56,10 +56,9 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
     Each name is put into each prompt. The text vectors of a class get length 1, their mean gets length 1, and it is
     mapped back to the space of the features (`tower.Tower`).
 
-    wanted: a model with a text tower (`has_text`), its weights, and the pooling of the features. The tokenizer lies
-    beside the weights. names: of the classes. An underscore is read as a space. prompts: texts with `{}` where the name
-    is put. UserError: the model or its weights have no text tower, there is no tokenizer, a file cannot be used, or a
-    name or a prompt makes no sense.
+    wanted: a model with a text tower (`has_text`), and the pooling of the features. The tokenizer lies beside the
+    weights. names: of the classes. An underscore is read as a space. prompts: texts with `{}` where the name is put.
+    UserError: the model has no text tower, a file cannot be fetched or used, or a name or a prompt makes no sense.
     """
     name, model = wanted.name, MODELS.get(wanted.name)
     if model is None or model.text is None:
@@ -79,7 +78,7 @@ def class_vectors(wanted: Wanted, names: Sequence[str], prompts: Sequence[str] =
     from dpfc_cli.extensions.starts.text import tokenizer, tower
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
-    tokens = tokenizer.load(model, wanted.weights, wanted.progress)
+    tokens = tokenizer.load(model, wanted.progress)
     loaded = tower.load(wanted)
     encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
     vectors = loaded.class_vectors(encoded, len(names), wanted.progress)

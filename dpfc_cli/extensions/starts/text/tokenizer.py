@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.hub import AGAIN
+from dpfc_cli.backbones.vision_transformer import TOKENIZER
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter
+from dpfc_cli.errors import UserError, conflict, damaged
 from dpfc_cli.files import bytes_in
 from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Search
 
-FILE = "tokenizer.json"
 START, END = "<|startoftext|>", "<|endoftext|>"
 """CLIP's."""
 CLOSE = "</s>"
@@ -85,31 +85,23 @@ class Tokenizer:
                 raise conflict(
                     f"The tokenizer '{id}' has the token {max(row)} in a text of {len(row)}, but the text tower of "
                     f"'{source}' knows {vocabulary} tokens, and reads {context} of a text.",
-                    "Put the tokenizer beside the weights that belongs to them.",
+                    "Get both again from one repository.",
                 )
             ids[i, : len(row)] = row
             ends[i] = row.index(self.end)
         return Encoded(ids=ids, ends=ends, cut=cut)
 
 
-def load(model: Model, weights: str | None, progress: Progress | None = None) -> Tokenizer:
-    """Read the tokenizer that lies beside the weights of a model, and fetch it if it is not on this machine.
-
-    For the arguments see `hub.Published.find`. Raises UserError if there is none, it cannot be fetched or read, or it
-    is not one of this kind of model.
+def load(model: Model, progress: Progress | None = None) -> Tokenizer:
+    """Read the tokenizer that lies beside the weights of a model, and fetch it if it is not on this machine. UserError:
+    there is none, it cannot be fetched or read, or it is not one of this kind of model.
     """
-    where, pin = model.place(weights)
-    located = hub.beside(where, FILE, progress, pin)
-    if located is None:
-        raise missing(
-            f"There is no tokenizer beside the weights '{where}': no {FILE}.",
-            f"Get it from the repository of the weights, and put it into their folder: {parameter('weights')}.",
-        )
-    with _refused(located.id):
-        description = {"id": located.id, "sha256": located.digest()}
+    local = model.file.beside(TOKENIZER).local(progress)
+    with _refused(local.id):
+        description = local.describe()
         from tokenizers import Tokenizer as Search
 
-        whole = Search.from_str(bytes_in(located.file).decode())
+        whole = Search.from_str(bytes_in(local.path).decode())
         kind, own = type(whole.model).__name__, "BPE" if model.text == "clip" else "Unigram"
         if kind != own:
             raise ValueError(f"it is a {kind} tokenizer, and that of this model is {own}")
@@ -127,7 +119,7 @@ def _refused(id: str) -> Iterator[None]:
         said = str(error).splitlines()[0][:200].rstrip(".") if str(error) else "it is damaged"
         raise damaged(
             f"The tokenizer '{id}' cannot be used: {said}.",
-            f"Get it again from the repository of the {parameter('weights')}.",
+            AGAIN,
         ) from error
 
 

@@ -13,23 +13,19 @@ its inner products divided by ‖P f‖, which is the same for all classes.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.checkpoint import Parameters, gathered
 from dpfc_cli.backbones.family import Wanted
-from dpfc_cli.backbones.hub import Located
-from dpfc_cli.backbones.stated import stated
+from dpfc_cli.backbones.hub import AGAIN, Local
 from dpfc_cli.backbones.vision_transformer import transformer, vit
-from dpfc_cli.backbones.vision_transformer.checkpoint import checked
-from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, Shapes, gathered, norm_shapes
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
+from dpfc_cli.backbones.vision_transformer.names import OPENAI, TRANSFORMERS
 from dpfc_cli.backbones.vision_transformer.vit import Group, norm, product
-from dpfc_cli.errors import damaged, parameter
+from dpfc_cli.errors import damaged
 from dpfc_cli.extensions.starts.text.tokenizer import Encoded
 from dpfc_cli.progress import Progress
 
@@ -40,42 +36,36 @@ _STEP = 8
 
 
 def load(wanted: Wanted) -> "Tower":
-    """Load the text tower of a model. Raises UserError as `hub.Published.find`, and if the weights have no text
-    tower.
+    """Load the text tower of a model. UserError: its weights cannot be fetched or read, are others than expected, or
+    have no text tower.
     """
     model = MODELS[wanted.name]
-    located, digest = model.find(wanted.weights, wanted.progress, wanted.expected)
-    parameters = read(located, model)
-    description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
-    return Tower(parameters, architecture(model, parameters, located), description)
-
-
-def architecture(model: Model, parameters: Parameters, located: hub.Located) -> vit.Architecture:
-    """What the shapes of a text tower do not show: as it is stated, or the table says. UserError: as `stated`."""
-    width = parameters.outer["tokens"].shape[1]
-    # SigLIP's two towers have the same number of heads.
-    usual = max(1, width // _HEAD) if model.text == "clip" else model.heads
-    facts = stated(located, model, tower="text")
-    heads = facts.get("heads", usual)
-    epsilon, activation = transformer.unseen(model, located, facts, width=width, heads=heads)
-    clip = model.text == "clip"
-    return vit.Architecture(
-        heads=heads, epsilon=epsilon, activation=activation, pool="end" if clip else "last", causal=clip
-    )
+    local = model.file.local(wanted.progress)
+    local.check_is(wanted.expected)
+    return Tower(model, local)
 
 
 class Tower:
-    """A text tower of one checkpoint. description: what the origin of vectors says about the weights."""
+    """The text tower of a model."""
 
-    def __init__(self, parameters: Parameters, architecture: vit.Architecture, description: dict[str, Any]) -> None:
+    def __init__(self, model: Model, weights: Local) -> None:
+        parameters, clip = read(weights, model), model.text == "clip"
         outer = dict(parameters.outer)
         # The table of tokens is large, and few of its rows are needed: it stays on the host.
         self._tokens, self._visual = outer.pop("tokens"), outer.pop("visual", None)
         self._position = outer.pop("position")
-        self._architecture, self._blocks = architecture, parameters.blocks
+        self._architecture = vit.Architecture(
+            # SigLIP's two towers have the same number of heads.
+            heads=max(1, self._tokens.shape[1] // _HEAD) if clip else model.heads,
+            epsilon=model.epsilon,
+            activation=model.activation,
+            pool="end" if clip else "last",
+            causal=clip,
+        )
+        self._blocks = parameters.blocks
         self._outer, self._placed = jax.device_put(outer), jax.device_put(parameters.blocks)
-        self.description = description
-        self.source: str = description["id"]
+        self.description = weights.describe()
+        self.source = weights.id
         self.context, self.vocabulary = len(self._position), len(self._tokens)
 
     def class_vectors(self, encoded: Encoded, classes: int, progress: Progress | None = None) -> np.ndarray:
@@ -105,7 +95,7 @@ class Tower:
         if not (np.isfinite(lengths) & (lengths > 0)).all():
             raise damaged(
                 f"The text tower of '{self.source}' gives vectors that are zero, NaN or infinite.",
-                f"Get the weights again, or name others: {parameter('weights')}.",
+                AGAIN,
             )
         return vectors.astype(np.float32)
 
@@ -126,7 +116,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 # Checkpoints
 
-# The tables are those of the vision towers (`dialects`) with other names outside the blocks:
+# The tables are those of the vision towers (`names`) with other names outside the blocks:
 #
 #    tokens       (vocabulary, width): a vector for each token
 #    position     (context, width)
@@ -135,61 +125,46 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 #    visual       (width of the vision tower, joint): CLIP's projection of the features to the joint space
 #
 # OpenAI's own names, which OpenCLIP kept. Its projections are matrices without a bias.
-_DIALECTS = (
-    replace(
-        OPENAI,
-        prefixes=("",),
-        outer={
-            "token_embedding.weight": "tokens",
-            "positional_embedding": "position",
-            "ln_final": "norm",
-            "text_projection": "projection",
-            "visual.proj": "visual",
-        },
-        ignored=("visual.*", "logit_scale", "logit_bias", "context_length", "input_resolution", "vocab_size"),
-    ),
-    replace(
-        TRANSFORMERS,
-        prefixes=("",),
-        block=r"text_model\.encoder\.layers\.(\d+)\.(.+)",
-        outer={
-            "text_model.embeddings.token_embedding.weight": "tokens",
-            "text_model.embeddings.position_embedding.weight": "position",
-            "text_model.final_layer_norm": "norm",
-            "text_model.head": "projection",
-            "text_projection": "projection",
-            "visual_projection": "visual",
-        },
-        ignored=("vision_model.*", "logit_scale", "logit_bias", "text_model.embeddings.position_ids"),
-    ),
+_CLIP = replace(
+    OPENAI,
+    prefixes=("",),
+    outer={
+        "token_embedding.weight": "tokens",
+        "positional_embedding": "position",
+        "ln_final": "norm",
+        "text_projection": "projection",
+        "visual.proj": "visual",
+    },
+    ignored=("visual.*", "logit_scale", "logit_bias", "context_length", "input_resolution", "vocab_size"),
+)
+_SIGLIP = replace(
+    TRANSFORMERS,
+    prefixes=("text_model.",),
+    outer={
+        "embeddings.token_embedding.weight": "tokens",
+        "embeddings.position_embedding.weight": "position",
+        "final_layer_norm": "norm",
+        "head.weight": "projection",
+        "head.bias": "projection.bias",
+    },
+    ignored=("vision_model.*", "logit_scale", "logit_bias", "embeddings.position_ids"),
 )
 
 
-def read(located: Located, model: Model) -> Parameters:
-    """Read the text tower of a model of the table. Raises UserError if there is none, or a tensor of it is unknown,
-    missing, of the wrong shape or damaged.
+def read(weights: Local, model: Model) -> Parameters:
+    """Read the text tower of a model. UserError: there is none, or a tensor of it is unknown, missing, of the wrong
+    shape or damaged.
     """
-    # The table says whether it is CLIP or SigLIP: their texts are prepared in different ways.
-    kind = f"file with the text tower of a {'CLIP' if model.text == 'clip' else 'SigLIP'}"
-    found = gathered(located.file, located.id, _DIALECTS, kind, np.dtype(np.float32))
-    for name in ("projection", "visual"):
-        if f"{name}.weight" in found.arrays:
-            found.arrays[name] = found.arrays.pop(f"{name}.weight")
-    tokens, joint = found.need("tokens"), found.need("projection").shape[-1]
-    width = tokens.shape[1]
-    shapes: dict[str, tuple[int, ...]] = {
+    found = gathered(weights, _CLIP if model.text == "clip" else _SIGLIP, np.dtype(np.float32))
+    tokens, projection = found.need("tokens"), found.need("projection")
+    if model.text == "siglip":
+        projection = found.arrays["projection"] = projection.T
+    joint, width = projection.shape[-1], tokens.shape[1]
+    shapes: Shapes = {
         "tokens": tokens.shape,
         "position": (len(found.need("position")), width),
-        "norm.weight": (width,),
-        "norm.bias": (width,),
         "projection": (width, joint),
     }
-    if model.text == "clip":
-        features = len(found.need("visual"))
-        shapes["visual"] = (features, joint)
-    else:
-        features = joint
-        shapes["projection.bias"] = (joint,)
-    parameters = checked(found, shapes, width)
-    model.check_sizes(located.id, width=features)
-    return parameters
+    shapes |= norm_shapes("norm", width)
+    shapes |= {"visual": (model.width, joint)} if model.text == "clip" else {"projection.bias": (model.width,)}
+    return found.parameters(shapes, width)
