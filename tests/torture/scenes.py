@@ -75,7 +75,7 @@ JOBS = {
             "--epsilon",
             "1",
             "--public-head",
-            "tiny/vectors.npy",
+            "tiny/vectors.safetensors",
             "--seed",
             "5",
         ),
@@ -162,7 +162,7 @@ def made(root: Path) -> Scenes:
     tensors = random_weights(references()["timm-vit"]["shapes"])
     tensors["head.weight"] = np.eye(6, 32, dtype=np.float32)
     save_file(tensors, work / "tiny" / "model.safetensors")
-    np.save(work / "tiny" / "vectors.npy", np.eye(3, 4))
+    save_file({"vectors": np.eye(3, 4)}, work / "tiny" / "vectors.safetensors", {"classes": '["0", "1", "2"]'})
     (work / "tiny" / "rows.json").write_text(json.dumps({"c0": [0], "c1": [1, 2], "c2": [3]}))
     classes = ("--classes", "3")
     for line in (
