@@ -1,11 +1,11 @@
 """Between noise and ε, before there is a training."""
 
 import math
-from typing import Any
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.structs import Json
 
 _ANY = Facts(n=1, m=2, d=1)
 """The number of releases of a method does not depend on the facts."""
@@ -43,7 +43,7 @@ def _check(releases: int) -> None:
 
 def conversions(
     *, noise_multiplier: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Json]]:
     """For every method and δ: what the noise is worth, or what noise ε takes; and the same by the zCDP conversion.
 
     steps: of the methods that iterate; None: their defaults.

@@ -35,6 +35,8 @@ _ANY = {"low": SMALLEST, "high": LARGEST}
 Kind = Literal["integer", "number", "numbers", "choice", "switch", "text", "path", "place", "set", "other"]
 Classes = int | Sequence[str] | Path
 """The classes of a set, a public fact: how many, their names, or a file with a name on each line."""
+Value = Any
+"""A value of an option, of the type that its declaration says."""
 P = ParamSpec("P")
 Call = TypeVar("Call", bound="Options")
 Result = TypeVar("Result")
@@ -79,7 +81,7 @@ class Option:
         named = self.kind != "choice" or all(each in self.help for each in self.choices)
         return self.help if named else f"{self.help} One of {listed(self.choices)}."
 
-    def taken(self, name: str, value: Any) -> Any:
+    def taken(self, name: str, value: object) -> Value:
         """A value as plain Python: an int, a float, a str, a bool, a Path or a tuple of floats. UserError: the value is
         not valid.
         """
@@ -111,7 +113,7 @@ class Option:
             raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy)
         return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
 
-    def _number(self, said: str, value: Any) -> float:
+    def _number(self, said: str, value: object) -> float:
         """The value as an int or a float, because that is what a ledger keeps."""
         what = "a whole number" if self.kind == "integer" else "a number"
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -140,24 +142,21 @@ class Option:
 
 def listed(names: Sequence[str]) -> str:
     """'a, b or c'."""
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def floats(values: Any) -> tuple[float, ...]:
+def floats(values: object) -> tuple[float, ...]:
     """Numbers as floats; () where one of them is no number. NumPy's count, true and false do not."""
-    try:
-        given = tuple(values)
-    except TypeError:
-        return ()
+    given = tuple(values) if isinstance(values, Iterable) else ("",)
     plain = all(isinstance(v, Real) and not isinstance(v, bool) for v in given)
     return tuple(map(float, given)) if plain else ()
 
 
-def option(help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
+def option(help: str, group: str = "", *, default: object = None, **more: Value) -> Value:
     return field(default=default, metadata={"option": Option(help, group, **more)})
 
 
-def said(help: str, group: str = "", **more: Any) -> dict[str, Option]:
+def said(help: str, group: str = "", **more: Value) -> dict[str, Option]:
     """The metadata of a field that is an option and has its own place: `field(kw_only=False, metadata=said("…"))`."""
     return {"option": Option(help, group, **more)}
 
@@ -174,7 +173,7 @@ class Options:
                 object.__setattr__(self, name, said.taken(name, value))
 
 
-def progress_option(unit: str = "") -> Any:
+def progress_option(unit: str = "") -> Value:
     """The option that is called with what is done."""
     counted = f", in {unit}" if unit else ""
     said = f"Called as progress(stage, done, total){counted}. Default: a bar, in a terminal or a notebook."
@@ -267,24 +266,24 @@ class MethodOptions(Options):
     )
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Value]:
         """Those that are set."""
         values = {name: getattr(self, name) for name in declared(MethodOptions)}
         return {name: value for name, value in values.items() if value is not None}
 
 
-def declared(of: Any) -> dict[str, Option]:
+def declared(of: type) -> dict[str, Option]:
     """The options of a dataclass by name: its own before those of the classes that it extends."""
     known = {each.name: each for each in fields(of) if "option" in each.metadata}
     names = [name for kind in of.__mro__ for name in inspect.get_annotations(kind) if name in known]
     return {name: of_type(known[name].metadata["option"], known[name].type) for name in names}
 
 
-def of_type(said: Option, hint: Any) -> Option:
+def of_type(said: Option, hint: object) -> Option:
     union = get_origin(hint) in (types.UnionType, Union)
     parts = [part for part in (get_args(hint) if union else (hint,)) if part is not types.NoneType]
     choices = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
-    if "dp-whitened" in choices:
+    if MethodName in parts:
         choices = (*choices, *points.added("dpfc.methods"))
     kind: Kind = "other"
     if choices:
@@ -298,7 +297,7 @@ def of_type(said: Option, hint: Any) -> Option:
     return replace(said, kind=kind, choices=choices or said.choices)
 
 
-_KINDS: dict[Any, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}
+_KINDS: dict[object, Kind] = {bool: "switch", int: "integer", float: "number", Sequence[float]: "numbers"}
 
 
 _ELSEWHERE = {
@@ -345,14 +344,13 @@ def takes(call: Callable[P, Call], *hooks: type[Options]) -> Callable[[Callable[
                 raise TypeError(said) from None
             return function(wanted)
 
-        shown: Any = called
         returned = function.__annotations__["return"]
         options = {name: said for of in (kind, *hooks) for name, said in declared(of).items()}
         listed = sorted((known[name] for name in options), key=lambda each: each.kind)
-        shown.__signature__ = inspect.Signature(listed, return_annotation=returned)
-        shown.__annotations__ = {each.name: each.annotation for each in listed} | {"return": returned}
+        called.__signature__ = inspect.Signature(listed, return_annotation=returned)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in listed} | {"return": returned}
         summary, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns:")
-        shown.__doc__ = f"{summary}\nArgs:\n{_arguments(options)}\n\nReturns:{rest}"
+        called.__doc__ = f"{summary}\nArgs:\n{_arguments(options)}\n\nReturns:{rest}"
         return called
 
     return made

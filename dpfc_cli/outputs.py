@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli import errors, files, points
 from dpfc_cli.errors import UserError, check_new_name, missing, parameter, quoted
@@ -31,7 +30,7 @@ def check_new(path: Path, named: str = "out") -> None:
         )
 
 
-def writer(kind: str, path: Path, named: str = "out") -> Callable[[Any], bytes]:
+def writer(kind: str, path: Path, named: str = "out") -> Callable[[object], bytes]:
     """What makes the contents of such a file of a value. Call it before the work: it refuses what would fail later.
 
     kind: `document` or `picture`, see `points`. UserError: no package writes such a file; the one that does lacks
@@ -46,7 +45,7 @@ def writer(kind: str, path: Path, named: str = "out") -> Callable[[Any], bytes]:
         raise UserError(what, "Change the name, or install a package of dpfc that writes this ending.")
     contents = points.load(group, f"{kind}{path.suffix.lower()}")
 
-    def made(value: Any) -> bytes:
+    def made(value: object) -> bytes:
         found = contents(value)
         return found.encode() if isinstance(found, str) else bytes(found)
 

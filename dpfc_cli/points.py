@@ -6,7 +6,6 @@
 | `dpfc.cards` | the key in the card of a head | a `records.card.Part`: what the extension writes there |
 | `dpfc.commands` | the command | a function that `cli.app.command` registers |
 | `dpfc.decoders` | any | an `images.kinds.Kind` of picture files |
-| `dpfc.exports` | the format | an `extensions.exports.request.Format` |
 | `dpfc.documents` | `document.ENDING` or `picture.ENDING` | what makes the contents of such a file, see below |
 | `dpfc.methods` | the method | a `methods.method.Method` |
 | `dpfc.options` | any | an `Options` class for `dpfc train`; `around(features)`: a context with more of the `Request` |
@@ -17,7 +16,8 @@
 What writes a document is a function of a `show.document.Document`; what draws a picture, of a `report.picture.Picture`.
 Both return bytes or text. A module that lacks something says so with a `UserError` while it is imported.
 
-The extensions of dpfc (`dpfc_cli.extensions`) are added in the same way as the packages of others.
+The extensions of dpfc (`dpfc_cli.extensions`) are added in the same way as the packages of others. They may have
+groups of their own, which their pages describe.
 """
 
 import functools

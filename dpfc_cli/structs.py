@@ -36,7 +36,7 @@ Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 class _Keyed(StructMeta):
     """Fields are given by name, in subclasses, too."""
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> "_Keyed":
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Json], **config: Json) -> "_Keyed":
         return super().__new__(mcs, name, bases, namespace, kw_only=True, **config)
 
 
@@ -94,9 +94,8 @@ def encoded(record: object) -> Json:
     return to_builtins(record)
 
 
-def fields_of(record: Struct) -> dict[str, Any]:
-    """The values of a record by name, as another record takes them."""
-    return asdict(record)
+fields_of = asdict
+"""The values of a record by name, as another record takes them."""
 
 
 def _place(said: str) -> str:

@@ -27,7 +27,6 @@ from dpfc_cli.records.statement import brief
 from dpfc_cli.show.document import Told
 from dpfc_cli.structs import encoded, fields_of
 
-_JOINT = "no ledger has the head of a coordinator. Verify the head of a site beside that site's ledger"
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")
 
 
@@ -162,8 +161,8 @@ def _of_set(card: Card, book: Ledger | str, found: FeatureSet | str) -> Finding:
         why = f"no ledger says that the head was trained on the set in {found.folder}"
         return Finding(what=what, result="unknown", why=why)
     try:
-        if any(part.classes_of_others for part in card.known.values()):
-            found = found.with_classes(card.classes)
+        for part in card.known.values():
+            found = part.trained_on(found, card)
         facts = facts_of(found, protected=card.claim != "non-private")
     except UserError as error:
         return Finding(what=what, result="unknown", why=error.what.rstrip("."))
@@ -195,7 +194,7 @@ def _book(card: Card, named: Path | str | None, known: FeatureSet | str) -> Ledg
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
         )
     if card.ledger is None:
-        return _JOINT
+        return f"the head names no ledger. {card.elsewhere}".rstrip(". ")
     book = read(place)
     if named is not None or card.ledger.charge in book.known:
         return book

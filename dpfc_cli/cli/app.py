@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
 from dpfc_cli import points, progress
 from dpfc_cli.cli import stop
@@ -50,12 +51,14 @@ COMMANDS = {
     "list": "list_",
 }
 """The commands of the core, each with its module in `dpfc_cli.cli`. Others are added by `dpfc.commands`."""
-COMMON: dict[str, Any] = {
+COMMON: dict[str, OptionInfo] = {
     "quiet": typer.Option("--quiet", "-q", metavar="", help="Show only results, warnings and errors."),
     "verbose": typer.Option("--verbose", "-v", metavar="", help="Show the traceback of a defect."),
     "as_json": typer.Option("--json", metavar="", help="Print one JSON object, also of an error."),
 }
 """Options that may stand before the command or after it."""
+_computing: set[str] = set()
+"""The commands that compute with JAX."""
 _before: dict[str, bool] = {}
 """Those that stood before it."""
 
@@ -91,14 +94,16 @@ def register(name: str = "") -> None:
 
 
 def command(
-    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed."
+    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed.", computes: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
     calls: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
     docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
-    must say (`stop.stands`).
+    must say (`stop.stands`). computes: with JAX, whose compiled programs are kept then.
     """
+    if computes:
+        _computing.add(name)
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         options = typed(function, *calls)
@@ -107,10 +112,10 @@ def command(
             return options[parameter].flag if parameter in options else flag_named(parameter)
 
         @functools.wraps(function)
-        def guarded(**words: Any) -> None:
+        def guarded(**words: object) -> None:
             from dpfc_cli.cli import display
 
-            common = {each: _before.get(each, False) or words.get(each, False) for each in COMMON}
+            common = {each: bool(_before.get(each) or words.get(each)) for each in COMMON}
             stop.stands = when_stopped
             display.begin(common["as_json"], common["quiet"])
             if "as_json" in words:
@@ -129,12 +134,11 @@ def command(
             finally:
                 display.begin()
 
-        shown: Any = guarded
         parameters = [each.parameter(spell) for each in options.values()]
         own = {each.name for each in parameters}
         parameters += [_common_option(each) for each in COMMON if each not in own]
-        shown.__signature__ = inspect.Signature(parameters)
-        shown.__annotations__ = {each.name: each.annotation for each in parameters}
+        guarded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        guarded.__annotations__ = {each.name: each.annotation for each in parameters}
         said = plain(inspect.getdoc(function) or "")
         short = re.split("[.:]", said)[0] + "."
         app.command(name, cls=Command, help=said, short_help=short, rich_help_panel=panel)(guarded)
@@ -178,7 +182,7 @@ def _show_traceback(error: BaseException) -> None:
         print(f"  {printable(line)}", file=sys.stderr)  # noqa: T201
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     from dpfc_cli.cli import display
 
     display.warn(f"{category.__name__}: {message}")
@@ -256,23 +260,21 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(words: list[str]) -> Any:
+def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     register(name)
-    group: Any = typer.main.get_command(app)
+    group = typer.main.get_command(app)
     try:
-        if name in COMPUTING:
+        if name in _computing:
             keep_compiled()
         group(prog_name="dpfc")
     except SystemExit as end:
-        return end.code
+        return end.code if isinstance(end.code, int) else bool(end.code)
     return 0
 
 
 # What JAX compiles
 
-COMPUTING = ("audit", "evaluate", "extract", "forecast", "predict", "site-serve", "train", "zero-shot")
-"""The commands that compute with JAX."""
 LARGEST = 2**28
 """Bytes that are kept. What was not used for the longest time goes first."""
 

@@ -8,8 +8,8 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import TextIO
 
 import typer
 from rich.console import Console
@@ -21,6 +21,7 @@ from dpfc_cli.errors import UserError, printable, spelled
 from dpfc_cli.show import terminal
 from dpfc_cli.show.document import Document, Rows, page
 from dpfc_cli.show.terminal import text
+from dpfc_cli.structs import Json, Values
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
@@ -44,7 +45,7 @@ def show(document: Document, full: bool = True) -> None:
         say("All of it: --full")
 
 
-def facts(title: str, rows: Sequence[tuple[str, str]], values: Mapping[str, Any] | None = None) -> None:
+def facts(title: str, rows: Sequence[tuple[str, str]], values: Values | None = None) -> None:
     show(page(title, Rows(rows), values=values))
 
 
@@ -108,7 +109,7 @@ def confirmed(question: str) -> bool:
         raise KeyboardInterrupt from None
 
 
-def as_json(value: Mapping[str, Any]) -> None:
+def as_json(value: Values) -> None:
     """One JSON object on stdout, with null for infinity, which JSON does not know.
 
     It is visible ASCII: JSON's own escapes stand for all other characters, so programs read every name as it is.
@@ -119,12 +120,12 @@ def as_json(value: Mapping[str, Any]) -> None:
     _print_json({**value, "warnings": list(dict.fromkeys([*value.get("warnings", ()), *told]))}, sys.stdout)
 
 
-def _print_json(value: Any, stream: TextIO) -> None:
+def _print_json(value: Json, stream: TextIO) -> None:
     shown = json.dumps(_finite(value), allow_nan=False, default=str).replace("\x7f", "\\u007f")
     print(shown, file=stream)
 
 
-def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def as_csv(columns: Sequence[str], rows: Iterable[Values]) -> None:
     """Rows as CSV on stdout. Values of other names are left out, and what is not known is empty."""
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -132,7 +133,7 @@ def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         writer.writerow({name: printable(value) if isinstance(value, str) else value for name, value in row.items()})
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Json) -> Json:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

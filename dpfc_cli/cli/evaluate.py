@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
@@ -12,7 +12,7 @@ from dpfc_cli.cli.typed import feature_set, head_or_newest, one_of, tell_ledger
 from dpfc_cli.errors import UserError, conflict, missing, parameter
 from dpfc_cli.evaluation.request import PRIVATE, PrivateScoring
 from dpfc_cli.folders import features_folder
-from dpfc_cli.options import Option
+from dpfc_cli.options import Option, Value
 from dpfc_cli.progress import show
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OUTPUT = "Output"
 
 
-@command("evaluate", PrivateScoring, panel="Train a classifier")
+@command("evaluate", PrivateScoring, panel="Train a classifier", computes=True)
 def evaluate(
     heads: Annotated[
         list[Path] | None,
@@ -66,7 +66,7 @@ def evaluate(
     ] = False,
     as_csv: Annotated[bool, Option("Print CSV: a row for each head.", OUTPUT, flags=("--csv",))] = False,
     as_markdown: Annotated[bool, Option("Print what is shown as Markdown.", OUTPUT, flags=("--markdown",))] = False,
-    **asked: Any,
+    **asked: Value,
 ) -> None:
     """Score heads on a labelled split, and say what their training cost.
 
@@ -161,7 +161,7 @@ def _features(own: str, charged: bool) -> "FeatureSet":
     return found
 
 
-def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Any]) -> None:
+def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Value]) -> None:
     """UserError for options that do not go together."""
     idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
     if epsilon is None and idle is not None:

@@ -1,7 +1,7 @@
 """`dpfc extract`: pictures to a feature set."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
@@ -9,7 +9,7 @@ from dpfc_cli.cli.made import report, unless_persons
 from dpfc_cli.cli.typed import flag_named, source_named
 from dpfc_cli.errors import conflict, counted, missing, parameter, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction
-from dpfc_cli.options import Option, declared
+from dpfc_cli.options import Option, Value, declared
 
 if TYPE_CHECKING:
     from dpfc_cli.extraction.extract import Extracted
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Extraction,
     panel="Train a classifier",
     when_stopped="This run made nothing. What earlier runs finished is kept.",
+    computes=True,
 )
 def extract(
     source: Annotated[str | None, declared(Extraction)["source"]] = None,
@@ -37,7 +38,7 @@ def extract(
             metavar="FILE",
         ),
     ] = None,
-    **asked: Any,
+    **asked: Value,
 ) -> None:
     """Compute features of a data set's pictures and store them as a feature set.
 

@@ -1,7 +1,7 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
@@ -90,7 +90,7 @@ def _document(found: "Inventory") -> Document:
     )
 
 
-def _head(path: Path, card: "Card") -> dict[str, Any]:
+def _head(path: Path, card: "Card") -> dict[str, object]:
     figures = {name: getattr(card, name) for name in ("method", "claim", "epsilon", "delta")}
     return {
         "path": str(path),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.typed import flag_named, set_named, tell_ledger
@@ -57,7 +57,7 @@ def _tell_ledger(features: "FeatureSet") -> None:
         display.say(f"A new ledger: '{place}'. What another one has of the same people is not in its sums.")
 
 
-def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:
+def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, object]:
     """A feature set for programs. sha256: of the manifest's file. It depends on the records, as the manifest does."""
     from dpfc_cli.features.manifest import MANIFEST
     from dpfc_cli.files import sha256_of

@@ -3,13 +3,13 @@
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import NEWEST, head_or_newest, with_sets
 from dpfc_cli.errors import bad_record, conflict, counted, missing, parameter
-from dpfc_cli.options import Option, listed
+from dpfc_cli.options import Option, Value, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 from dpfc_cli.prediction.request import SOURCE, Predicting
 
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from dpfc_cli.prediction.predict import Predictions
 
 
-@command("predict", Predicting, panel="Pictures and heads", when_stopped="What was printed is all that was made.")
+@command(
+    "predict",
+    Predicting,
+    panel="Pictures and heads",
+    when_stopped="What was printed is all that was made.",
+    computes=True,
+)
 def predict(
     head: Annotated[str | None, NEWEST] = None,
     source: Annotated[str | None, Option(SOURCE, argument=True, metavar="SOURCE")] = None,
@@ -38,7 +44,7 @@ def predict(
         bool,
         Option("Print one JSON object on what was written. It needs --out.", flags=("--json",)),
     ] = False,
-    **asked: Any,
+    **asked: Value,
 ) -> None:
     """Name the classes of new pictures, with probabilities.
 
@@ -74,7 +80,7 @@ def predict(
     _told(found, saved)
 
 
-def _json(found: "Predictions", saved: "Saved") -> dict[str, Any]:
+def _json(found: "Predictions", saved: "Saved") -> dict[str, object]:
     fitted = found.calibration
     return {
         "path": str(saved.path),

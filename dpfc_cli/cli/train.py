@@ -35,6 +35,7 @@ def added() -> list[Any]:
     *added(),
     panel="Train a classifier",
     when_stopped="This run charged nothing and wrote no head.",
+    computes=True,
 )
 def train(
     features: Annotated[

@@ -8,19 +8,19 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from dpfc_cli.cli.help import plain
 from dpfc_cli.errors import UserError, conflict, parameter, spelled
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
-from dpfc_cli.options import HEAD, Option, Options, declared, of_type
+from dpfc_cli.options import HEAD, Option, Options, Value, declared, of_type
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
-VALUES: dict[str, tuple[Any, str]] = {
+VALUES: dict[str, tuple[type, str]] = {
     "integer": (int, "N"),
     "number": (float, "NUMBER"),
     "switch": (bool, ""),
@@ -49,8 +49,8 @@ class Typed(NamedTuple):
 
     name: str
     said: Option
-    hint: Any
-    default: Any
+    hint: Value
+    default: object
     own: bool
 
     @property
@@ -61,7 +61,7 @@ class Typed(NamedTuple):
         return next((flag for flag in self.said.flags if flag.startswith("--")), flag_named(self.name))
 
     @property
-    def reader(self) -> Callable[[str, str], Any] | None:
+    def reader(self) -> Callable[[str, str], object] | None:
         """What makes a value of its text; None where Typer does."""
         return None if self.said.kind in ("text", "path", "place") else READERS.get(self.said.metavar or "")
 
@@ -70,28 +70,27 @@ class Typed(NamedTuple):
         said, optional = self.said, self.default is None
         hint, metavar = VALUES.get(said.kind, (self.hint, "NUMBER" if "float" in str(self.hint) else "TEXT"))
         hint = str if self.reader is not None else hint
-        if optional and said.kind != "switch":
-            hint = hint | None
         text = plain(spelled(said.text, spell))
         names = names_of(said)
         if said.argument:
-            info: Any = typer.Argument(help=text, metavar=said.metavar or self.name.upper(), autocompletion=names)
+            info = typer.Argument(help=text, metavar=said.metavar or self.name.upper(), autocompletion=names)
         else:
             flags = said.flags or (flag_named(self.name),)
             panel = said.group or None
             shown = said.metavar or metavar
             info = typer.Option(*flags, help=text, metavar=shown, rich_help_panel=panel, autocompletion=names)
+        kind = hint | None if optional and said.kind != "switch" else hint
         default = False if optional and said.kind == "switch" else self.default
         default = inspect.Parameter.empty if default is MISSING else default
         default = ",".join(f"{each:g}" for each in default) if isinstance(default, tuple) else default
         return inspect.Parameter(
-            self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
+            self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
         )
 
-    def value(self, typed: Any) -> Any:
+    def value(self, typed: object) -> Value:
         if typed is None or (self.default is None and typed is False):
             return None
-        found = typed if self.reader is None else self.reader(self.name, typed)
+        found = typed if self.reader is None else self.reader(self.name, str(typed))
         # A set is looked for later, when a command says so.
         early = self.own or self.said.kind in ("number", "integer")
         return self.said.taken(self.name, found) if early else found
@@ -116,13 +115,13 @@ def typed(function: Callable[..., None], *calls: type[Options]) -> dict[str, Typ
     return {**found, **own}
 
 
-def with_sets(asked: dict[str, Any], call: type[Options]) -> dict[str, Any]:
+def with_sets(asked: dict[str, Value], call: type[Options]) -> dict[str, Value]:
     """What was typed, with the feature sets that it names opened: a command says when."""
     named = [name for name, said in declared(call).items() if said.kind == "set" and asked.get(name) is not None]
     return asked | {name: feature_set(asked[name]) for name in named}
 
 
-def one_of(**given: Any) -> None:
+def one_of(**given: object) -> None:
     """UserError if more than one of these options is given."""
     names = [parameter(name) for name, value in given.items() if value not in (None, False)]
     if len(names) > 1:
@@ -223,10 +222,10 @@ def typed_classes(text: str | None) -> int | tuple[str, ...] | Path | None:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _reader(read: Callable[[str], Any], what: str, remedy: str) -> Callable[[str, str], Any]:
+def _reader(read: Callable[[str], object], what: str, remedy: str) -> Callable[[str, str], object]:
     """What reads a value, by the name of its option and its text. read: ValueError if the text is not `what`."""
 
-    def value(name: str, text: str) -> Any:
+    def value(name: str, text: str) -> object:
         try:
             return read(text)
         except ValueError:
@@ -247,7 +246,7 @@ def _bytes(text: str) -> float:
 
 
 _LIST = _reader(_numbers, "a list of numbers", "Write it like 0.15,0.85.")
-READERS: dict[str, Callable[[str, str], Any]] = {
+READERS: dict[str, Callable[[str, str], object]] = {
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
@@ -10,11 +10,12 @@ from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.errors import counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
+from dpfc_cli.options import Value
 from dpfc_cli.show.document import Rows, page
 
 
 @command("verify", Checking, panel="Pictures and heads")
-def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **asked: Any) -> None:
+def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **asked: Value) -> None:
     """Check whether a head can be what its card says.
 
     It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends

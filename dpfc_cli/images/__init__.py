@@ -4,6 +4,5 @@
 ahead on all cores. Nothing here knows about privacy or models. Nothing here counts, prints or logs what the pictures
 show.
 
-`catalogue` holds the table of data sets. To add one, write a module like `idx`, with an entry, and add the entry to the
-table.
+`catalogue` opens data sets by their names. To add one, write a module like `digits`, and an entry point.
 """

@@ -44,7 +44,7 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
     if entry.location == "data_dir" and data_dir is None and not entry.remotes:
         raise missing(
             f"dpfc cannot download '{entry.name}'.",
-            f"{entry.obtain} Then name the folder that holds it: {parameter('data_dir')}.",
+            f"Name the folder that holds it: {parameter('data_dir')}.",
         )
     known = [form for form in RULES if form.partition(":")[0] in entry.groups]
     for name, given, taken, why in (

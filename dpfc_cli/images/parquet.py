@@ -9,15 +9,15 @@ SUFFIX = ".parquet"
 
 
 def _opened(request: Request) -> ImageSet:
-    from dpfc_cli.images.tables import open_tables, parquet_file
+    from dpfc_cli.images.tables import open_tables
 
-    return open_tables("parquet", parquet_file, files_by_split(str(request.place), SUFFIX), request)
+    return open_tables(files_by_split(str(request.place), SUFFIX), request)
 
 
 def _unlabelled(source: str) -> Unlabelled:
-    from dpfc_cli.images.tables import parquet_file, unlabelled_in
+    from dpfc_cli.images.tables import unlabelled_in
 
-    return unlabelled_in(parquet_file, sorted(files_in(source, SUFFIX)), source)
+    return unlabelled_in(sorted(files_in(source, SUFFIX)), source)
 
 
 PARQUET = DataSet(

@@ -227,7 +227,6 @@ class DataSet:
         pixels: whether its pictures are pixels of 8 bits already, of one size.
         groups: the rules by which it finds the person of a picture.
         remotes: the files to download if the user names no folder, if that is possible.
-        obtain: where the user gets files that cannot be downloaded, a sentence for messages.
         holds: whether a path is of this format, where the user does not say so.
         unlabelled: the pictures at a path, or of a pattern, without labels. UserError as `open`.
 
@@ -239,14 +238,13 @@ class DataSet:
     pixels: bool = False
     groups: tuple[By, ...] = ()
     remotes: tuple[Remote, ...] = ()
-    obtain: str = ""
     holds: Callable[[Path], bool] = lambda path: False
     unlabelled: Callable[[str], Unlabelled] | None = None
 
     @property
     def asserted(self) -> bool:
         """Whether the operator states the classes. A data set whose own files dpfc knows defines them."""
-        return self.location == "path" or not (self.remotes or self.location == "included")
+        return self.location == "path"
 
 
 def listing_of(classes: tuple[str, ...], entries: Iterable[object]) -> str:

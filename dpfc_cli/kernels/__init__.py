@@ -5,9 +5,6 @@ multiplies the integer factors that it returns. Importing this package loads JAX
 that, JAX would silently turn float64 into float32.
 """
 
-from typing import Any
-
 import jax
 
-_config: Any = jax.config
-_config.update("jax_enable_x64", True)
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]

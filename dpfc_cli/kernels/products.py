@@ -11,7 +11,6 @@ import itertools
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,9 @@ from scipy.linalg.blas import dgemm
 from dpfc_cli import threads
 from dpfc_cli.kernels.rows import on_host
 
+Factor = jax.Array | np.ndarray
+Pair = tuple[Factor, Factor | None]
+"""The factors of a block. None: the right one is the left one."""
 SUMS = 1 << 27
 """Bytes that the sums of all threads may take, and as many for the blocks that they multiply or that wait."""
 WIDE = 256
@@ -53,7 +55,7 @@ def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def summed(
-    factors: Iterator[tuple[Any, ...]], shape: tuple[int, ...], *, alone: bool = False, integers: bool = True
+    factors: Iterator[tuple[Factor, ...]], shape: tuple[int, ...], *, alone: bool = False, integers: bool = True
 ) -> np.ndarray:
     """Σ over blocks and rows of left ⊗ right: p × q (`shape`), float64, on the host.
 
@@ -69,7 +71,7 @@ def summed(
         for left, right in factors:
             total += outer_sum(left, left if alone else right, integers)
         return total
-    pairs: Iterator[tuple[Any, Any]] = ((left, None if alone else right) for left, right in factors)
+    pairs: Iterator[Pair] = ((left, None if alone else right) for left, right in factors)
     first = next(pairs, None)
     if first is None:
         return np.zeros(shape)
@@ -78,17 +80,17 @@ def summed(
     if count == 1:
         # One block at a time, with the threads of BLAS.
         total = np.zeros(shape, order="F")
-        for left, right in pairs:
-            total = _added(total, np.asarray(left), None if alone else np.asarray(right))
+        for pair in pairs:
+            total = _added(total, *pair)
         return np.ascontiguousarray(total)
     sums: SimpleQueue[np.ndarray] = SimpleQueue()
     for _ in range(count):
         sums.put(np.zeros(shape, order="F"))
 
-    def add(pair: tuple[Any, ...]) -> None:
-        total, (left, right) = sums.get(), pair
+    def add(pair: Pair) -> None:
+        total = sums.get()
         try:
-            total = _added(total, np.asarray(left), None if alone else np.asarray(right))
+            total = _added(total, *pair)
         finally:
             sums.put(total)
 
@@ -97,7 +99,7 @@ def summed(
     return np.ascontiguousarray(sum((sums.get() for _ in range(count - 1)), sums.get()))
 
 
-def _threads_for(block: tuple[Any, Any], shape: tuple[int, ...]) -> int:
+def _threads_for(block: Pair, shape: tuple[int, ...]) -> int:
     """How many threads multiply blocks like this one: as many as `SUMS` has room for, of their sums and of the blocks.
 
     Of several threads, one block more than there are threads is there at a time.
@@ -111,15 +113,16 @@ def _threads_for(block: tuple[Any, Any], shape: tuple[int, ...]) -> int:
     return max(1, min(threads.cores(), threads.MOST, SUMS // sums, SUMS // max(1, int(held)) - 1))
 
 
-def _added(total: np.ndarray, left: np.ndarray, right: np.ndarray | None) -> np.ndarray:
+def _added(total: np.ndarray, left: Factor, right: Factor | None) -> np.ndarray:
     """The total plus the `outer_sum` of integers, on the host. right: None for `left` itself.
 
     The total is in the order of Fortran, and overwritten: BLAS then adds to it while it multiplies. This takes two
     thirds of the time of a product and a sum of NumPy.
     """
     if right is None:
-        np.add(total.T, gram(_widened(left)), out=total.T)
+        np.add(total.T, gram(_widened(np.asarray(left))), out=total.T)
         return total
+    left, right = np.asarray(left), np.asarray(right)
     if len(left) != len(right):
         raise ValueError(f"{len(left)} factors cannot be multiplied by {len(right)}")
     for at in range(0, len(left), WIDE):
@@ -135,7 +138,7 @@ def _device_weighted_grams(weights: jax.Array, q: jax.Array) -> jax.Array:
     return products
 
 
-def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray, integers: bool = True) -> np.ndarray:
+def outer_sum(left: Factor, right: Factor, integers: bool = True) -> np.ndarray:
     """Σ over rows of left ⊗ right, which is leftᵀ·right: p × q, float64, on the host.
 
     left: B × p, integers in any type that holds them. right: B × q, integers in float64. If it is the same object as
@@ -196,7 +199,7 @@ def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> Non
         pass
 
 
-def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:
+def add_weighted_grams(total: np.ndarray, weights: Factor, q: Factor) -> None:
     """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host. The products
     are made where the factors are stored. total: m × d × d, weights: B × m, q: B × d; integers in float64.
     """

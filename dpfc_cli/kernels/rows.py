@@ -6,7 +6,6 @@ function. Random numbers are not used here: a random key inside a jitted functio
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,15 +45,14 @@ def _sharding(rows: int) -> NamedSharding | None:
         count *= 2
     if count == 1:
         return None
-    spec: Any = PartitionSpec
-    return NamedSharding(Mesh(np.array(devices[:count]), ("records",)), spec("records"))
+    return NamedSharding(Mesh(np.array(devices[:count]), ("records",)), PartitionSpec("records"))  # type: ignore[no-untyped-call]
 
 
 @functools.cache
 def compiled(row_map: RowMap) -> RowMap:
     """`row_map(block, arrays, xp)` as a jitted function of the first two arguments. Equal maps are compiled once."""
 
-    def in_pieces(block: tuple[jax.Array, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
+    def in_pieces(block: tuple[jax.Array, ...], arrays: dict[str, object]) -> tuple[jax.Array, ...]:
         count = len(block[0])
         if not on_host() or count % PIECE:
             return row_map(block, arrays, xp=jnp)
@@ -65,16 +63,14 @@ def compiled(row_map: RowMap) -> RowMap:
     return jax.jit(in_pieces)
 
 
-def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
+def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, object]) -> tuple[jax.Array, ...]:
     """What a map makes of a block (arrays with B rows), on the devices: arrays with B rows. It may still be computed
     when this returns. row_map: hashable. arrays: and numbers, of the query. TypeError: JAX computes in 32 bits.
     """
     if jnp.result_type(float) != np.float64:
         raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")
-    placed: Any = block
     sharding = _sharding(len(block[0]))
-    if sharding is not None:
-        placed = jax.device_put(placed, sharding)
+    placed = block if sharding is None else jax.device_put(block, sharding)
     # By default, accelerators multiply float32 numbers with fewer bits. Heads are scored with all bits.
     # JAX can be set to stop at the first NaN. Then the end of a training would tell of a record.
     with jax.default_matmul_precision("highest"), jax.debug_nans(False), jax.debug_infs(False):

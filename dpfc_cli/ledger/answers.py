@@ -1,13 +1,14 @@
 """The answers of unfinished trainings: rows of the ledger's file, until the head is written.
 
-An answer that was released is paid for, and differentially private. If a training is killed, what is lost is only what
-is not on disk. So each answer is committed to the ledger before the method sees it. The same command finds the answers
-of its charge, gives them to the method in place of new ones, and releases the rest. Nothing is charged again.
+An answer that was released is paid for, and differentially private. Each is committed to the ledger before the method
+sees it. The same command finds the answers of its charge, gives them to the method in place of new ones, and releases
+the rest. Nothing is charged again.
 
 **A charge and its answers are one thing.** Row 0 of a charge is written in the transaction that charges it, and says
 which code its training is made with; row r + 1 is answer r. All of them are deleted in the transaction that says that
-there is a head. A charge without row 0 is never resumed: its answers were kept nowhere, or it has its head. A ledger
-that is put back, from before a charge, has lost the charge and its answers, and a new training is a new charge.
+there is a head. A charge without row 0 is never resumed. A ledger that is put back, from before a charge, has lost the
+charge and its answers, and a new training is a new charge. The rows of a training that nobody resumes stay: whoever
+types its command may be years late, and nobody else can say that it is abandoned.
 
 **Never two answers to one release.** Whoever trains holds a lock: the file `ledger.locks/ID`, which is made before the
 charge and removed after the head. It says how many answers were handed out. A charge whose lock is gone does not go on,
@@ -30,6 +31,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,12 +50,7 @@ LARGEST = 999_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """A training that was charged and has no head.
-
-    charge: what was charged.
-    answered: how many releases have their whole answer.
-    size: bytes of its answers.
-    """
+    """A training that was charged and has no head. answered: the releases that have their whole answer. size: bytes."""
 
     charge: Charge
     answered: int
@@ -61,17 +58,15 @@ class Unfinished:
 
 
 class Answers:
-    """The answers of one charge, in the order of its plan. They are this process's until `close`.
-
-    charge: its id.
-    answered: how many answers there are, and parts of answers.
+    """The answers of one charge, in the order of its plan. They are this process's until `close`. answered: how many
+    there are, and parts of answers.
     """
 
     def __init__(self, ledger: Path, charge: str, new: bool = False) -> None:
         """Take the lock, and count what is there. new: the charge is about to be made. UserError: another process has
         it, or there is no room for a lock.
         """
-        self.charge, self.answered, self._ledger = charge, 0, ledger
+        self.charge, self._ledger = charge, ledger
         self._path = _lock(ledger, charge)
         try:
             private_folder(self._path.parent)
@@ -87,9 +82,7 @@ class Answers:
             raise UserError(what, remedy, code="busy")
         # An object that closes it, whoever loses it.
         self._file = os.fdopen(lock, "r+b", buffering=0)
-        if not new:
-            with reading(ledger) as rows:
-                self.answered = 0 if rows is None else _count(rows, charge) - 1
+        self.answered = 0 if new else _answered(ledger, charge)
 
     def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
         """An answer, or a part of one; None if there is none yet. UserError: the ledger cannot be read, or the answer
@@ -97,8 +90,7 @@ class Answers:
         """
         if number >= self.answered:
             return None
-        with reading(self._ledger) as rows:
-            found = None if rows is None else _answer(rows, self.charge, number)
+        found = _answer(self._ledger, self.charge, number)
         if found is None:
             raise UserError(f"Answer {number} in {quoted(self._ledger)} is gone, or has changed.", "Put it back.")
         return np.frombuffer(bytearray(found), "<f8").reshape(shape).astype(np.float64, copy=False)
@@ -112,12 +104,11 @@ class Answers:
             raise RuntimeError(f"release {number} would have a second answer, or those before it have none")
         data = np.ascontiguousarray(answer, "<f8").data.cast("B")
         with writing(self._ledger) as rows:
-            if _count(rows, self.charge) != number + 1:
-                raise UserError(
-                    f"{quoted(self._ledger)} is not the ledger any more that has the answers of this training.",
-                    "Put the newer one back.",
-                    code="missing",
-                )
+            if rows.execute("SELECT count(*) FROM answers WHERE charge = ?", (self.charge,)).fetchone() != (
+                number + 1,
+            ):
+                what = f"{quoted(self._ledger)} is not the ledger any more that has the answers of this training."
+                raise UserError(what, "Put the newer one back.", code="missing")
             row = (self.charge, number + 1, hashlib.sha256(data).hexdigest(), len(data))
             at = rows.execute("INSERT INTO answers VALUES (?, ?, ?, zeroblob(?))", row).lastrowid
             assert at is not None
@@ -154,8 +145,7 @@ def sizes(plan: Plan) -> list[int]:
 
 def begun(ledger: Path) -> dict[str, str]:
     """The charges whose answers are kept, with a digest of the code that they are made with."""
-    with reading(ledger) as rows:
-        return {} if rows is None else dict(rows.execute("SELECT charge, sha256 FROM answers WHERE number = 0"))
+    return dict(_asked(ledger, "SELECT charge, sha256 FROM answers WHERE number = 0"))
 
 
 def is_held(ledger: Path, charge: str) -> bool | None:
@@ -209,13 +199,10 @@ def unfinished(
 
 def _whole(ledger: Path, charge: Charge, plan: Plan, warn: Callable[[str], None]) -> Unfinished | None:
     """The training of a charge, if all answers that were handed out are there and unchanged."""
-    due, wrong = sizes(plan), None
-    with reading(ledger) as rows:
-        answered = 0 if rows is None else _count(rows, charge.id) - 1
-        for number in range(answered):
-            answer = None if rows is None else _answer(rows, charge.id, number)
-            if number >= len(due) or answer is None or len(answer) != due[number]:
-                wrong = f"answer {number} has changed"
+    due, wrong, answered = sizes(plan), None, _answered(ledger, charge.id)
+    for number, size in itertools.zip_longest(range(answered), due[:answered]):
+        if len(_answer(ledger, charge.id, number) or b"") != size:
+            wrong = f"answer {number} has changed"
     try:
         handed = int(_lock(ledger, charge.id).read_bytes() or b"0")
     except (OSError, ValueError):
@@ -247,12 +234,20 @@ def _lock(ledger: Path, charge: str) -> Path:
     return ledger.parent / LEDGER_LOCKS / charge
 
 
-def _count(rows: sqlite3.Connection, charge: str) -> int:
-    return int(rows.execute("SELECT count(*) FROM answers WHERE charge = ?", (charge,)).fetchone()[0])
+def _asked(ledger: Path, sql: str, *values: str | int) -> list[tuple[Any, ...]]:
+    """The rows that a question finds; none if there is no ledger."""
+    with reading(ledger) as rows:
+        return [] if rows is None else rows.execute(sql, values).fetchall()
 
 
-def _answer(rows: sqlite3.Connection, charge: str, number: int) -> bytes | None:
+def _answered(ledger: Path, charge: str) -> int:
+    return len(_asked(ledger, "SELECT number FROM answers WHERE charge = ? AND number > 0", charge))
+
+
+def _answer(ledger: Path, charge: str, number: int) -> bytes | None:
     """An answer as it was kept; None if it is not there or has changed."""
     sql = "SELECT sha256, answer FROM answers WHERE charge = ? AND number = ?"
-    digest, answer = rows.execute(sql, (charge, number + 1)).fetchone() or ("", b"")
-    return answer if type(answer) is bytes and hashlib.sha256(answer).hexdigest() == digest else None
+    for digest, answer in _asked(ledger, sql, charge, number + 1):
+        if type(answer) is bytes and hashlib.sha256(answer).hexdigest() == digest:
+            return answer
+    return None

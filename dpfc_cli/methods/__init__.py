@@ -9,16 +9,15 @@ import functools
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import Any
 
 from dpfc_cli import points
 from dpfc_cli.errors import unknown
 from dpfc_cli.methods import dp_fc, dp_ls, dp_newton, first_order, whitened
+from dpfc_cli.methods.method import AnyMethod as AnyMethod
 from dpfc_cli.methods.method import Method
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.version import code_digest
 
-AnyMethod = Method[Any, Any]
 _ALL: tuple[AnyMethod, ...] = (whitened.METHOD, dp_fc.METHOD, dp_ls.METHOD, dp_newton.METHOD, *first_order.METHODS)
 METHODS: dict[str, AnyMethod] = {method.name: method for method in _ALL}
 

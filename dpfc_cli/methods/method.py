@@ -10,11 +10,12 @@ import numpy as np
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.options import Option, declared
+from dpfc_cli.options import Value
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan
 
-Given = Mapping[str, Any]
+Given = Mapping[str, Value]
 """Options that the user set, by name."""
 Planned = TypeVar("Planned")
 Options = TypeVar("Options")
@@ -93,7 +94,7 @@ class Method(Generic[Planned, Options]):
         noise = None if mu is None else Mechanism(facts=facts, plan=self.plan(facts, planned), mu=mu)
         return self.complete(facts, planned, noise, given)
 
-    def taken(self, given: Given) -> dict[str, Any]:
+    def taken(self, given: Given) -> dict[str, Value]:
         """The given options with plain Python values.
 
         Raises:
@@ -110,11 +111,11 @@ class Method(Generic[Planned, Options]):
                 )
         return {name: known[name].taken(name, value) for name, value in given.items()}
 
-    def at_optimum(self, options: Any) -> bool:
+    def at_optimum(self, options: Options) -> bool:
         """Whether a training with these options runs to the optimum, and not for a number of steps."""
-        return self.runs_to_optimum and options.steps is None
+        return self.runs_to_optimum and getattr(options, "steps", None) is None
 
-    def in_force(self, options: Any, private: bool) -> dict[str, Any]:
+    def in_force(self, options: Options, private: bool) -> dict[str, Value]:
         """The values of the options that have an effect."""
         if private:
             used = self.declared
@@ -125,15 +126,17 @@ class Method(Generic[Planned, Options]):
         return {name: getattr(options, name) for name in used}
 
 
-def factors(method: Method[Any, Any], given: Given) -> list[dict[str, float]]:
+AnyMethod = Method[Any, Any]
+"""A method, whatever its options are."""
+
+
+def factors(method: AnyMethod, given: Given) -> list[dict[str, float]]:
     """Every point of the method's grid over the options that are not given."""
     open_options = {name: values for name, values in method.grid.items() if name not in given}
     return [dict(zip(open_options, point, strict=True)) for point in itertools.product(*open_options.values())]
 
 
-def scaled(
-    method: Method[Any, Any], facts: Facts, mu: float, given: Given, point: Mapping[str, float]
-) -> dict[str, Any]:
+def scaled(method: AnyMethod, facts: Facts, mu: float, given: Given, point: Mapping[str, float]) -> dict[str, Value]:
     """The given options and those of a point of the grid, as values, for a training of that μ. point: a factor for each
     tuned option. The value is the factor times the default, rounded to four digits.
     """
@@ -141,7 +144,7 @@ def scaled(
     return {**given, **{name: float(f"{getattr(defaults, name) * factor:.4g}") for name, factor in point.items()}}
 
 
-def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
+def state_bytes(method: AnyMethod, plan: Plan) -> int:
     """The bytes of the largest state of a training, from the plan alone, at 8 bytes a number.
 
     This is what the method keeps, plus the larger of two needs: to make the largest answer (its exact sum and its
@@ -153,7 +156,7 @@ def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
     return 8 * (kept + max(2 * plan.largest, square))
 
 
-def chosen(options: type[Any], given: Given, computed: Given) -> dict[str, Any]:
+def chosen(options: type, given: Given, computed: Given) -> dict[str, Value]:
     """Values for the fields of an options class: the given value if there is one, otherwise the computed value."""
     names = {each.name for each in fields(options)}
     return {name: value for name, value in {**computed, **given}.items() if name in names}

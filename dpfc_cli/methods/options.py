@@ -10,7 +10,6 @@ against them. Tuning takes its grid from these fields.
 """
 
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
 
 from dpfc_cli import options
 from dpfc_cli.errors import UserError, parameter
@@ -33,7 +32,7 @@ class Option(options.Option):
     optimum: bool = False
     grid: tuple[float, ...] = ()
 
-    def taken(self, name: str, value: Any) -> Any:
+    def taken(self, name: str, value: object) -> options.Value:
         """A value as plain Python. Fractions must be as many as there are parts, and add up to 1."""
         found = super().taken(name, value)
         if self.kind != "numbers":
@@ -47,20 +46,20 @@ class Option(options.Option):
         return found
 
 
-def default(value: Any, **more: Any) -> Any:
+def default(value: object, **more: object) -> options.Value:
     return field(default=value, metadata=more)
 
 
-def computed(**more: Any) -> Any:
+def computed(**more: object) -> options.Value:
     return field(metadata=more)
 
 
-def split(*parts: str, value: Any = MISSING) -> Any:
+def split(*parts: str, value: object = MISSING) -> options.Value:
     """The fractions of μ² for the kinds of release `parts`, in plan order. They have no effect without noise."""
     return field(default=value, metadata={"parts": parts, "private": True})
 
 
-def declared(of: Any) -> dict[str, Option]:
+def declared(of: type) -> dict[str, Option]:
     """The options that a dataclass of a method has, by name. Other fields are left out."""
     shared = options.declared(options.MethodOptions)
     own = [each for each in fields(of) if each.name in shared]

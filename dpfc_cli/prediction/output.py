@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from dpfc_cli.errors import UserError, parameter, printable, quoted, unknown
 from dpfc_cli.files import opened, publish, sync, temporary_beside
@@ -178,10 +178,10 @@ def _gathered(blocks: Iterable[list[Row]]) -> Iterator[list[Row]]:
         yield held
 
 
-def _values(row: Row, top: int, as_text: Callable[[str], str] = str) -> list[Any]:
+def _values(row: Row, top: int, as_text: Callable[[str], str] = str) -> list[object]:
     """The values of a row, in the order of the columns. None where there is nothing."""
     pairs = zip(row.classes, row.probabilities, strict=True)
-    ranked: list[Any] = [value for name, p in pairs for value in (as_text(name), float(f"{p:.{DIGITS}g}"))]
+    ranked = [value for name, p in pairs for value in (as_text(name), float(f"{p:.{DIGITS}g}"))]
     error = None if row.error is None else as_text(row.error)
     return [as_text(row.name), *ranked, *([None] * (2 * top - len(ranked))), error]
 
@@ -195,7 +195,7 @@ def _utf8(text: str) -> str:
     return text
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if not isinstance(value, str):
         return "" if value is None else repr(value)
     shown = printable(value)

@@ -98,12 +98,12 @@ def run(chain: Chain, x: Array, xp: ModuleType) -> Array:
     return z
 
 
-def values(chain: Chain) -> list[Any]:
+def values(chain: Chain) -> list[Array]:
     """The number or the array of each step."""
     return [getattr(step, _FIELDS[type(step)]) for step in chain]
 
 
-def with_values(chain: Chain, given: Sequence[Any]) -> Chain:
+def with_values(chain: Chain, given: Sequence[Array]) -> Chain:
     """The chain with other numbers and arrays: one value for each step, in order.
 
     If all of them are hashable placeholders, the result is hashable. It then stands for all chains with these kinds of
@@ -117,7 +117,7 @@ def check(chain: Chain, d: int) -> None:
     number is not positive and finite, or its array is not a finite float64 array of exactly the right shape.
     """
     for step in chain:
-        value: Any = getattr(step, _FIELDS.get(type(step), ""), None)
+        value: Array = getattr(step, _FIELDS.get(type(step), ""), None)
         if type(step) is Clip:
             if not (type(value) in NUMBERS and 0 < value < math.inf):
                 raise ValueError("a clipping norm must be positive and finite")
@@ -140,21 +140,25 @@ def arrays(chain: Chain) -> list[np.ndarray]:
     return [value for value in values(chain) if isinstance(value, np.ndarray)]
 
 
-def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -> Chain:
+def from_json(steps: object, held: Sequence[np.ndarray], d: int) -> Chain:
     """The chain, for d dimensions, that a card and its arrays describe. steps: what `to_json` wrote. held: in the order
     of `arrays`. ValueError: this version does not know a step, an array is missing, or a value is not valid (see
     `check`).
     """
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise ValueError("its preprocessing is no list of steps")
-    if not all(isinstance(step.get("step"), str) and step["step"] in _NAMES for step in steps):
-        raise ValueError("unknown preprocessing step")
-    if not all(type(norm := step.get("norm", 1.0)) is float and 1 / LARGEST <= norm <= LARGEST for step in steps):
-        raise ValueError("a clipping norm must be positive, and a float32 number in units of it must be finite")
-    kinds: list[Any] = [_NAMES[step["step"]] for step in steps]
-    if len(held) != sum(kind is not Clip for kind in kinds):
+    left, chain = list(held), list[Step]()
+    for step in steps:
+        kind = _NAMES.get(str(step.get("step")))
+        if kind is None:
+            raise ValueError("unknown preprocessing step")
+        value: Array = step.get("norm", None if kind is Clip else 1.0)
+        if type(value) is not float or not 1 / LARGEST <= value <= LARGEST:
+            raise ValueError("a clipping norm must be positive, and a float32 number in units of it must be finite")
+        if kind is not Clip:
+            value = left.pop(0) if left else None
+        chain.append(kind(value))
+    if len(held) != sum(type(step) is not Clip for step in chain):
         raise ValueError("the arrays of its preprocessing are missing")
-    left = iter(held)
-    chain = tuple(k(s.get("norm") if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
-    check(chain, d)
-    return chain
+    check(tuple(chain), d)
+    return tuple(chain)

@@ -20,7 +20,7 @@ bound, of public facts. A shelf that others can see the size of has to take that
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -94,9 +94,11 @@ class Directions:
 
     def holds(self, query: Gradient | ClassGrams) -> bool:
         """Whether what this query needs is there."""
-        there: Any = self._of
+        there = self._of
+        if there is None or type(there) is not type(query):
+            return False
         same = (getattr(there, name, None) == getattr(query, name, None) for name in ("constant", "radius"))
-        return type(there) is type(query) and all(same) and _same_chain(there.chain, query.chain)
+        return all(same) and _same_chain(there.chain, query.chain)
 
     def kept(self) -> Iterator[Block]:
         """What was kept, in the order of the records."""

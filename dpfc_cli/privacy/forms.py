@@ -9,11 +9,12 @@ The proofs are about the classes of `queries`, with numbers and arrays in their 
 import enum
 import sys
 from dataclasses import fields, replace
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.chain import Array
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.lattice import LONGEST
@@ -22,13 +23,14 @@ from dpfc_cli.privacy.queries import QUERIES, ClassGrams, Gradient, Gram, Hessia
 
 PIECE_BYTES = 64 * 2**20
 """The most bytes of a piece of an answer, unless one matrix has more. See `pieces`."""
+_FIELDS: dict[type, set[str]] = {kind: {each.name for each in fields(kind)} for kind in QUERIES}
 
 
 class _Open(enum.Enum):
     OPEN = "open"
 
 
-OPEN: Any = _Open.OPEN
+OPEN: Array = _Open.OPEN
 """A placeholder in a form, for a value that is known only after earlier answers."""
 
 
@@ -37,8 +39,7 @@ def opened(query: Query, *names: str) -> Query:
 
     Fields that are None or 0 stay as they are, because there these values mean "none".
     """
-    known: Any = query
-    held = {field.name: getattr(query, field.name) for field in fields(known) if field.name in names}
+    held = {name: value for name, value in vars(query).items() if name in names}
     free = [name for name, value in held.items() if isinstance(value, np.ndarray) or value not in (None, 0)]
     chain = chains.with_values(query.chain, [OPEN] * len(query.chain))
     return replace(query, **dict.fromkeys(free, OPEN), chain=chain)  # type: ignore[type-var]
@@ -90,12 +91,7 @@ def check(query: Query, facts: Facts) -> None:
     ValueError: the class of the query is not one of `QUERIES` itself; it has other fields than its own; its chain has
     an unknown step; a number is not positive and finite; or an array is not finite or does not have its exact shape.
     """
-    known: Any = query
-    if (
-        type(query) not in QUERIES
-        or vars(query).keys() != {field.name for field in fields(known)}
-        or type(query.chain) is not tuple
-    ):
+    if type(query) not in _FIELDS or vars(query).keys() != _FIELDS[type(query)] or type(query.chain) is not tuple:
         raise ValueError(f"{type(query).__name__} is not a query of the core")
     chains.check(query.chain, facts.d)
     numbers: list[float] = []
@@ -123,14 +119,14 @@ def check(query: Query, facts: Facts) -> None:
         numbers.append(1.0 if none else query.constant)
     if isinstance(query, Gradient):
         numbers += [query.clip, 1.0 if query.radius is None else query.radius]
-        loss: Any = query.loss
+        loss: object = query.loss
         if type(loss) is not str or loss not in get_args(Loss):
             raise ValueError(f"unknown loss {query.loss!r}")
     # An int beyond float64 is smaller than infinity.
     if not all(type(v) in chains.NUMBERS and 0 < v <= sys.float_info.max for v in numbers):
         raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")
     for name, shape in query.array_shapes(facts).items():
-        array: Any = getattr(query, name)
+        array: Array = getattr(query, name)
         # An object that only behaves like an array could bring its own code into the map over the records.
         plain = type(array) is np.ndarray and array.shape == shape and array.dtype == np.float64
         if not plain or not np.isfinite(array).all():

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Rele
     return Release(form=form(query), shape=query.shape(facts), share=share, rate=rate)
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     """A field of a form. Its numbers are not known yet."""
     if isinstance(value, tuple):
         return " → ".join(type(step).__name__ for step in value)

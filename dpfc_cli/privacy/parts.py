@@ -17,8 +17,8 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -28,10 +28,13 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.queries import QUERIES, Query
 from dpfc_cli.privacy.sums import Summed, partial_sum
+from dpfc_cli.structs import Json
 
 Sum = Callable[[Query, Summed, np.ndarray | None], np.ndarray]
 """A function such as `sums.exact_sum`."""
-KINDS: dict[str, Any] = {kind.kind: kind for kind in QUERIES}
+KINDS = {kind.kind: kind for kind in QUERIES}
+Said = dict[str, Json]
+"""The values of a message."""
 LARGEST_SAID = 2**16
 """The most bytes of the values in a message. A chain of many steps makes them longer, and methods make short ones."""
 _LENGTH = 4
@@ -94,13 +97,13 @@ def _shared(channel: Channel, query: Query, over: Summed, sample: np.ndarray | N
     return channel.added(total)
 
 
-def framed(said: dict[str, Any], *bodies: bytes) -> bytes:
+def framed(said: Said, *bodies: bytes) -> bytes:
     """A message: values for JSON, then bytes whose lengths its reader knows."""
     text = json.dumps(said, sort_keys=True).encode()
     return b"".join([len(text).to_bytes(_LENGTH, "big"), text, *bodies])
 
 
-def unframed(message: bytes) -> tuple[dict[str, Any], memoryview]:
+def unframed(message: bytes) -> tuple[Said, memoryview]:
     """What `framed` has made a message of: the values, and all bytes behind them.
 
     Raises:
@@ -136,7 +139,7 @@ def bytes_of(array: np.ndarray) -> bytes:
     return np.ascontiguousarray(array, "<f8").tobytes()
 
 
-def chain_shapes(steps: Any, d: int) -> list[tuple[int, ...]]:
+def chain_shapes(steps: Sequence[Said], d: int) -> list[tuple[int, ...]]:
     """The shapes of the arrays of a chain, as `chain.to_json` has written it. `chain.from_json` checks the rest."""
     kinds = {"centre": (d,), "linear": (d, d)}
     return [kinds[step["step"]] for step in steps if step["step"] in kinds]
@@ -144,8 +147,7 @@ def chain_shapes(steps: Any, d: int) -> list[tuple[int, ...]]:
 
 def encoded(query: Query, sample: np.ndarray | None) -> bytes:
     """A query and the sample that it is about, as bytes."""
-    known: Any = query
-    plain = {each.name: getattr(query, each.name) for each in fields(known)}
+    plain = dict(vars(query))
     arrays = [*chains.arrays(plain.pop("chain")), *(plain.pop(name) for name in query.arrays)]
     bodies = [*map(bytes_of, arrays), *([] if sample is None else [np.packbits(sample).tobytes()])]
     said = {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain), "sampled": sample is not None}
@@ -169,12 +171,13 @@ def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:
         kind = KINDS[said["kind"]]
         steps, rest = taken(rest, chain_shapes(said["chain"], facts.d))
         chain = chains.from_json(said["chain"], steps, facts.d)
-        bare = kind(chain=chain, **said["plain"], **dict.fromkeys(kind.arrays))
+        make: Callable[..., Query] = kind
+        bare = make(chain=chain, **said["plain"], **dict.fromkeys(kind.arrays))
         shapes = bare.array_shapes(facts)
         arrays, rest = taken(rest, list(shapes.values()))
         if len(rest) != (-(-facts.n // 8) if said["sampled"] else 0):
             raise ValueError("it has another length")
         sample = np.unpackbits(np.frombuffer(rest, np.uint8), count=facts.n).astype(bool) if said["sampled"] else None
-        return replace(bare, **dict(zip(shapes, arrays, strict=True))), sample
+        return replace(bare, **dict(zip(shapes, arrays, strict=True))), sample  # type: ignore[type-var]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"a message from process 0 holds no query: {type(error).__name__}") from error

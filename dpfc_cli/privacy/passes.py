@@ -21,14 +21,15 @@ depends on this record and on θ alone.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dpfc_cli.privacy.chain import Array
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import PlanError, Progress
 
-BlockStream = Callable[[int], Iterator[tuple[Any, ...]]]
+BlockStream = Callable[[int], Iterator[tuple[Array, ...]]]
 """stream(rows) yields (start, features, labels) for the records [start, start + rows) of the global order. The last
 block is shorter. If the unit is a person, a block has a fourth part: the number of each record's person, int64. The
 records of a person follow one another, and the numbers rise from 0 to n − 1. The stream of a `Part` begins with the
@@ -47,7 +48,7 @@ class Block(NamedTuple):
 
     start: int
     labels: np.ndarray
-    found: list[Any]
+    found: list[Array]
     data: tuple[np.ndarray, ...]
 
 

@@ -34,10 +34,10 @@ Clipped outcomes would give persons of whom some pictures are right and some wro
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
+from dpfc_cli.privacy.chain import Array
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import ClassGrams, Gram, Hessians, Mean, Query
@@ -52,7 +52,7 @@ _PIECE = 18
 Factors = tuple[np.ndarray, np.ndarray]
 
 
-def clipped(query: Query, factors: Iterable[tuple[Any, Any, np.ndarray]], lattice: Lattice) -> Iterator[Factors]:
+def clipped(query: Query, factors: Iterable[tuple[Array, ...]], lattice: Lattice) -> Iterator[Factors]:
     """Scale the factors of records so that the contribution of each person is bounded.
 
     factors: blocks of (left, right, persons): B × p and B × q integers of the lattice, and the person of each record.

@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, check_privacy
 from dpfc_cli.privacy.accounting import epsilon_for as accounting_epsilon
@@ -42,6 +42,13 @@ class Sampled:
     sigma: float
     rate: float
     times: int
+
+
+class Accountant(Protocol):
+    """What is used of an accountant of dp_accounting."""
+
+    def compose(self, event: object) -> object: ...
+    def get_epsilon(self, target_delta: float) -> float: ...
 
 
 def epsilon_for(
@@ -87,23 +94,18 @@ def _paid(releases: int, delta: float, eta: float) -> float:
 
 
 @functools.lru_cache(maxsize=8)
-def _composed(mechanisms: tuple[Sampled, ...], mu: float, interval: float) -> Any:
+def _composed(mechanisms: tuple[Sampled, ...], mu: float, interval: float) -> Accountant:
     """The accountant of a composition. A training asks for the same one several times, and it takes seconds."""
     from dp_accounting import dp_event, pld
 
-    events = [_event(m) for m in mechanisms if m.times] + ([dp_event.GaussianDpEvent(1 / mu)] if mu else [])
-    accountant: Any = pld.PLDAccountant(value_discretization_interval=interval)
-    for event in events:
-        accountant.compose(event)
+    accountant: Accountant = pld.PLDAccountant(value_discretization_interval=interval)
+    for m in mechanisms:
+        if m.times:
+            sampled = dp_event.PoissonSampledDpEvent(m.rate, dp_event.GaussianDpEvent(m.sigma))
+            accountant.compose(dp_event.SelfComposedDpEvent(sampled, m.times))
+    if mu:
+        accountant.compose(dp_event.GaussianDpEvent(1 / mu))
     return accountant
-
-
-def _event(mechanism: Sampled) -> Any:
-    from dp_accounting import dp_event
-
-    gaussian = dp_event.GaussianDpEvent(mechanism.sigma)
-    sampled = dp_event.PoissonSampledDpEvent(mechanism.rate, gaussian)
-    return dp_event.SelfComposedDpEvent(sampled, mechanism.times)
 
 
 def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:

@@ -19,12 +19,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes, persons
+from dpfc_cli.privacy.chain import Array
 from dpfc_cli.privacy.directions import Directions, Sorted
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import opened
@@ -35,6 +36,9 @@ from dpfc_cli.privacy.passes import Block, BlockStream, Part, Pass
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query
 
 T = TypeVar("T")
+Arrays = tuple[Array, ...]
+Held = dict[str, Array]
+"""The arrays and numbers that were taken out of a query, by name."""
 AHEAD = 2
 """Blocks that are computed while another one is used."""
 GATHERED = 2**23
@@ -55,7 +59,7 @@ class _RowMap:
     facts: Facts
     grid: Grid
 
-    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: ModuleType) -> tuple[Any, ...]:
+    def __call__(self, block: Arrays, arrays: Held, xp: ModuleType) -> Arrays:
         x, y, valid = prepare(block[0], block[1], self.facts.m, xp)
         left, right = _with(self.query, arrays).factors(x, y, self.facts, self.grid, xp)
         # The null record adds zero, whatever its factors are. `where` and not a product, because 0·NaN is NaN.
@@ -65,10 +69,9 @@ class _RowMap:
 class _DirectionMap(_RowMap):
     """The directions of a gradient: (q, length, labels). A null record has no label and the direction zero."""
 
-    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: ModuleType) -> tuple[Any, ...]:
+    def __call__(self, block: Arrays, arrays: Held, xp: ModuleType) -> Arrays:
         x, _, valid = prepare(block[0], block[1], self.facts.m, xp)
-        query: Any = _with(self.query, arrays)
-        q, length = query.direction(x, self.facts, self.grid, xp)
+        q, length = _gradient(self.query, arrays).direction(x, self.facts, self.grid, xp)
         labels = xp.where(valid, block[1], NO_LABEL)
         return xp.where(valid, q, 0.0).astype(self.grid.small), xp.where(valid, length, 0.0), labels
 
@@ -76,24 +79,30 @@ class _DirectionMap(_RowMap):
 class _ResidualMap(_RowMap):
     """The residuals of a gradient, of what `_DirectionMap` makes."""
 
-    def __call__(self, block: tuple[Any, ...], arrays: dict[str, Any], xp: ModuleType) -> tuple[Any, ...]:
+    def __call__(self, block: Arrays, arrays: Held, xp: ModuleType) -> Arrays:
         q, length, labels = block
-        query: Any = _with(self.query, arrays)
-        s = query.residual(q, length, label_rows(labels, self.facts.m, xp), self.facts, self.grid, xp)
+        y = label_rows(labels, self.facts.m, xp)
+        s = _gradient(self.query, arrays).residual(q, length, y, self.facts, self.grid, xp)
         return (xp.where(xp.any(labels >= 0, axis=-1, keepdims=True), s, 0.0),)
 
 
-def _with(query: Query, arrays: dict[str, Any]) -> Query:
+def _gradient(query: Query, arrays: Held) -> Gradient:
+    made = _with(query, arrays)
+    assert isinstance(made, Gradient)
+    return made
+
+
+def _with(query: Query, arrays: Held) -> Query:
     """The query with these values in its open fields."""
     chain = chains.with_values(query.chain, arrays["chain"])
     return replace(query, **{**arrays, "chain": chain})  # type: ignore[type-var]
 
 
-def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
+def _taken_out(query: Query, *without: str) -> tuple[Query, Held]:
     """The query with its arrays and numbers taken out, and these. without: names of fields that are not needed."""
     held = {name: getattr(query, name) for name in (*query.arrays, *query.numbers)}
-    arrays: dict[str, Any] = {name: value for name, value in held.items() if value is not None}
-    bare: Any = opened(query, *arrays)
+    arrays: Held = {name: value for name, value in held.items() if value is not None}
+    bare = opened(query, *arrays)
     arrays = {name: value for name, value in arrays.items() if name not in without}
     arrays["chain"] = chains.values(query.chain)
     if isinstance(bare, ClassGrams):
@@ -175,7 +184,7 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
     return total, checked.span
 
 
-def _by_class(left: Any, right: Any, small: str) -> Sorted:
+def _by_class(left: Array, right: Array, small: str) -> Sorted:
     """The vectors of a block of class Grams, sorted by class. small: the type to keep them in."""
     records, labels = np.nonzero(np.asarray(left))
     order = np.argsort(labels, kind="stable")
@@ -203,7 +212,7 @@ def _class_grams(query: ClassGrams, over: Summed, vectors: Iterator[Sorted]) -> 
     return total
 
 
-def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[tuple[Any, ...]]:
+def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[Arrays]:
     """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
     from dpfc_cli.kernels import rows
 
@@ -216,7 +225,7 @@ def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[tu
             yield (left, right) if facts.rows is None else (left[: len(x)], right[: len(x)], *found)
 
 
-def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: bool) -> Iterator[tuple[Any, ...]]:
+def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: bool) -> Iterator[Arrays]:
     """The same for a gradient. sampled: whether to compute only what takes part."""
     from dpfc_cli.kernels import rows
 
@@ -250,7 +259,7 @@ def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
     bare, arrays = _taken_out(query, *query.arrays)
     row_map = _DirectionMap(bare, _of_one(facts), over.grid)
 
-    def begun(block: Block) -> list[tuple[Any, ...]]:
+    def begun(block: Block) -> list[Arrays]:
         parts = _cut((*block.data, block.labels), size)
         return [rows.run(row_map, _records(x, labels, size), arrays) for x, labels in parts]
 

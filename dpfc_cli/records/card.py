@@ -12,7 +12,7 @@ stands beside those of the core.
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, field
 from msgspec.structs import replace
@@ -25,6 +25,9 @@ from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.privacy.facts import Facts, Unit
 from dpfc_cli.records.claims import Claimed, Seeded, is_time
 from dpfc_cli.structs import Count, Fault, Fraction, Json, Number, Record, Scalar, Values, Whole, decoded, encoded
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
 
 CARDS = "dpfc.cards"
 """The group of entry points."""
@@ -180,14 +183,13 @@ class Part(Record):
         return ()
 
     @property
-    def uncharged(self) -> bool:
-        """Whether no ledger has the training."""
-        return False
+    def elsewhere(self) -> str:
+        """Where the training is charged, in a sentence, if no ledger has this head; empty if one has it."""
+        return ""
 
-    @property
-    def classes_of_others(self) -> bool:
-        """Whether the head may have classes that the feature set of the training does not have."""
-        return False
+    def trained_on(self, features: "FeatureSet", card: "Card") -> "FeatureSet":
+        """The feature set of the training, as the training saw it."""
+        return features
 
 
 class Card(Claimed, omit_defaults=True):
@@ -230,6 +232,11 @@ class Card(Claimed, omit_defaults=True):
     def known(self) -> dict[str, Part]:
         """The parts of the extensions that are installed."""
         return {name: part for name, part in self.parts.items() if isinstance(part, Part)}
+
+    @property
+    def elsewhere(self) -> str:
+        """Where it was charged, if no ledger has it, as its parts say."""
+        return " ".join(part.elsewhere for part in self.known.values() if part.elsewhere)
 
     @property
     def unknown(self) -> list[str]:

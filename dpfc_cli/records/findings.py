@@ -26,7 +26,7 @@ CHARGED = "that its training was charged to a ledger, and how many others that l
 OWNER = "that this ledger is the newest, whole and unchanged"
 TEXT = (
     "that what nobody can compute is true: the unit and the adjacency, facts such as numbers of records, classes, "
-    "features, options that shape no release, starts, tuning, sites, date and versions"
+    "features, options that shape no release, starts, what extensions add, date and versions"
 )
 NOT_INSTALLED = "it is of an extension of dpfc that is not installed here, and was not checked"
 
@@ -99,8 +99,8 @@ def _counts_fault(card: Card) -> str | None:
     wrong = next((said for part in parts if (said := part.contradiction(card)) is not None), None)
     if wrong is not None:
         return wrong
-    if (card.ledger is None) != any(part.uncharged for part in parts) and not card.unknown:
-        return "it names a charge exactly if it is not the head of a coordinator"
+    if (card.ledger is None) != bool(card.elsewhere) and not card.unknown:
+        return "it names no charge, or one that it cannot have"
     if not facts.m == len(classes) == len(set(classes)):
         return f"it names {len(set(classes)):,} classes, and its facts say {facts.m:,}"
     if (card.unit == "person") != (facts.records is not None) or card.records < facts.n:

@@ -6,7 +6,6 @@ The statement is computed from the card, the description inside the file of a he
 import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import Any
 
 from dpfc_cli.errors import counted
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Claim, attack, epsilon_for, gaussian_attack
@@ -17,6 +16,7 @@ from dpfc_cli.records.claims import Claimed, Release, Seeded, large_delta
 from dpfc_cli.records.findings import NOT_INSTALLED
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Points, Rows, Section, Table, Words
+from dpfc_cli.structs import Json
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -145,7 +145,7 @@ def trained(card: Card, sha256: str) -> Section:
     return Section("What was trained", [Rows([*rows, ("SHA-256 of the file", sha256)])], full=True)
 
 
-def method_rows(method: str, options: Mapping[str, Any]) -> Said:
+def method_rows(method: str, options: Mapping[str, object]) -> Said:
     from dpfc_cli.methods import METHODS
 
     titled = f"{method} ({METHODS[method].title})" if method in METHODS else method
@@ -184,7 +184,7 @@ def others(card: Card) -> Section:
     return Section("What is not covered", [Rows(rows)], full=True)
 
 
-def meaning(of: Claimed, groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
+def meaning(of: Claimed, groups: Sequence[int] = GROUPS) -> dict[str, Json] | None:
     """What the guarantee says in other figures, JSON-able; None if there is no guarantee.
 
     `accuracy` and `power` are those of the best attack, as fractions; the power is at a rate of `false_alarms`.
@@ -285,13 +285,8 @@ _ALONE = (
 def _others(card: Card) -> str:
     """What its ledger said of other trainings, and what the claim of this one does not say of them."""
     ledger, private = card.ledger, card.private
-    if ledger is None and card.unknown:
-        return f"This head names no ledger. {_ALONE}"
     if ledger is None:
-        return (
-            "This head is in no ledger. Each site has it as a head of its own, which says what else was spent on the "
-            f"records there. {_ALONE}"
-        )
+        return " ".join(filter(None, ("This head names no ledger.", card.elsewhere, _ALONE)))
     trainings, spending = ledger.count, ledger.private
     said = "When it was made, its ledger had no other training that may be of the same people."
     if trainings > 1:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
@@ -15,6 +14,7 @@ from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
 from dpfc_cli.show.document import Block, Rows, Table, Words
+from dpfc_cli.structs import Json
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -211,13 +211,13 @@ def _changes(account: Account, ledger: Ledger) -> list[Cap]:
     return [cap for cap in ledger.all(Cap) if ledger.named(cap.population) in names]
 
 
-def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Any]:
+def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Json]:
     named = {of: facts[-1].name for of, facts in ledger.sets.items()}
     shown = ("id", "at", "by", "purpose", "split", "method", "claim", "epsilon", "delta", "adjacency", "unit", "head")
     said = ("id", "at", "by", "note", "population", "unit", "epsilon", "delta")
     in_force, total = {cap.id for cap in _binding(account)}, {delta: account.epsilon(delta) for delta in deltas}
 
-    def charged(charge: Charge) -> dict[str, Any]:
+    def charged(charge: Charge) -> dict[str, Json]:
         last = ledger.outcome(charge.id)
         ended = {"state": "charged" if last is None else last.state, "sha256": None if last is None else last.sha256}
         return {**{name: getattr(charge, name) for name in shown}, "set": named.get(charge.set), **ended}
@@ -252,11 +252,11 @@ COLUMNS = (
 """Of `rows`."""
 
 
-def rows(populations: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def rows(populations: Sequence[Mapping[str, Json]]) -> Iterator[dict[str, Json]]:
     """A row for each charge, of what `values` says. spent: by all of its population together, at the first δ; the most,
     if it counts in several.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Json]] = {}
     for each in populations:
         delta, spent = next(iter(each["epsilon"].items()))
         for charge in each["charges"]:

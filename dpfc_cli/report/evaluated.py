@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
@@ -16,7 +16,7 @@ from dpfc_cli.records.card import Card
 from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.statement import SEEDED, brief, claimed
 from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words, shortened, told_apart
-from dpfc_cli.structs import encoded
+from dpfc_cli.structs import Json, encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
@@ -192,7 +192,7 @@ def classes(result: "Evaluation") -> Table:
 
 
 def _by_class(
-    found: Sequence[tuple[str, int, float | None, Any]],
+    found: Sequence[tuple[str, int, float | None, tuple[float, float] | None]],
     figure: str,
     counted_as: str,
     taken: Mapping[str, str] | None = None,
@@ -310,12 +310,12 @@ def but_for_the_seed(cards: Sequence[Card]) -> list[list[int]]:
 _COST = ("method", "claim", "epsilon", "delta", "adjacency", "unit")
 
 
-def cost_of(card: Card) -> dict[str, Any]:
+def cost_of(card: Card) -> dict[str, Json]:
     seeded = {} if card.seeded is None else {"seeded": encoded(card.seeded)}
     return {name: getattr(card, name) for name in _COST} | seeded
 
 
-def figures_json(result: "Evaluation") -> dict[str, Any]:
+def figures_json(result: "Evaluation") -> dict[str, Json]:
     figures = asdict(result)
     figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
     if result.confusions is not None:
@@ -323,7 +323,7 @@ def figures_json(result: "Evaluation") -> dict[str, Any]:
     return figures
 
 
-def rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def rows(values: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     """What programs get of an evaluation as a row for each head."""
     groups = {path: group for group in values.get("seeds", ()) for path in group["heads"]}
     for head in values.get("heads", [values]):
@@ -344,6 +344,6 @@ def rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Any]:
+def _ends(name: str, interval: tuple[float, float] | None) -> dict[str, Json]:
     low, high = interval or (None, None)
     return {f"{name}_low": low, f"{name}_high": high}

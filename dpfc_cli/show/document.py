@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dpfc_cli.errors import printable
 from dpfc_cli.rounding import rounded_up
+from dpfc_cli.structs import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +90,10 @@ class Document:
 
     title: str
     sections: Sequence[Section]
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Json] = field(default_factory=dict)
     kind: str = ""
     notice: str = ""
-    header: Mapping[str, Any] = field(default_factory=dict)
+    header: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def internal(self) -> bool:
@@ -125,7 +125,7 @@ def _short(block: Block) -> Block:
     return replace(block, columns=columns, rows=rows, left=left, title=block.title + fewer, few=None, more=())
 
 
-def page(title: str, *blocks: Block, values: Mapping[str, Any] | None = None) -> Document:
+def page(title: str, *blocks: Block, values: Mapping[str, Json] | None = None) -> Document:
     return Document(title=title, sections=[Section("", list(blocks))], values=values or {})
 
 
@@ -165,7 +165,7 @@ class Told:
         return f"<table>{''.join(rows)}</table>"
 
 
-class Values(dict[str, Any], Told):
+class Values(dict[str, Json], Told):
     """Values by name. A notebook shows them as a table."""
 
     def told(self) -> dict[str, str]:

@@ -6,10 +6,10 @@ Names come from files that others made. They have no effect as Markdown or HTML,
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from dpfc_cli.errors import printable
 from dpfc_cli.show.document import Block, Code, Curve, Document, Points, Rows, Section, Table, Words
+from dpfc_cli.structs import Json, Values
 
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$@&^]")
 """What begins something in Markdown, in HTML inside it, or in what sites add (@names, $formulas$, links)."""
@@ -70,13 +70,13 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> 
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _yaml(values: Mapping[str, Any]) -> str:
+def _yaml(values: Values) -> str:
     """A mapping as YAML. Its keys are ours. JSON is YAML, if no character in it is written as a pair of escapes."""
     lines = (f"{key}: {json.dumps(_plain(value), ensure_ascii=False)}\n" for key, value in values.items())
     return "".join(lines)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

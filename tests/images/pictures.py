@@ -52,7 +52,7 @@ def open_images(source: str, data_dir: Path | None = None, geometry: Geometry | 
     kind, _, place = source.partition(":")
     if kind == "imagefolder" and "label_column" not in asked:
         asked.setdefault("classes", folders_in(Path(place)))
-    elif kind in ("parquet", "arrow"):
+    elif kind == "parquet":
         asked.setdefault("classes", CLASSES)
     return catalogue.open_images(source, data_dir, request(geometry, **asked))
 

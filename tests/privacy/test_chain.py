@@ -124,7 +124,7 @@ def test_a_head_has_steps_with_names_and_norms_that_can_be_used() -> None:
         chains.from_json([{"step": "clip"}], [], 2)
     for steps in ("clip", {"step": "clip"}, [["clip"]], [{"step": "clip", "norm": 1.0}, "centre"], None):
         with pytest.raises(ValueError, match="no list of steps"):
-            chains.from_json(steps, [], 2)  # type: ignore[arg-type]
+            chains.from_json(steps, [], 2)
     for step in ({}, {"step": None}, {"step": ["clip"]}, {"step": "Clip"}):
         with pytest.raises(ValueError, match="unknown preprocessing step"):
             chains.from_json([step], [], 2)

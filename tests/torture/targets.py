@@ -376,7 +376,6 @@ TARGETS = {
         make=texts(trials='\n{"trial": "ab", "score": 0.5}\n'), read=lambda folder: tuning._read(folder / "trials")
     ),
     "parquet": tables("parquet"),
-    "arrow": tables("arrow"),
     "webdataset": Target(
         make=make_archive,
         read=lambda folder: look(

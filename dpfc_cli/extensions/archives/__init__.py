@@ -1,4 +1,4 @@
-"""Pictures in archives and official files: WebDataset, folders of Hugging Face datasets, CIFAR, MNIST and ImageNet.
+"""Pictures in archives and official files: WebDataset, CIFAR and MNIST.
 
 `tars` reads tar archives in place. Each of the other modules has entries of the group `dpfc.sources`.
 """

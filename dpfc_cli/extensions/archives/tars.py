@@ -109,19 +109,6 @@ def members(path: Path) -> Iterator[Member]:
                 yield Member(member.name, member.offset_data, member.size)
 
 
-def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
-    """The .tar archives inside an archive, each with its name and its regular files. Raises UserError as `members`."""
-    with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as outer:
-        for part in _regular(outer):
-            if not part.name.endswith(".tar"):
-                continue
-            stream = outer.extractfile(part)
-            assert stream is not None, "regular members have contents"
-            with stream, tarfile.open(fileobj=stream, mode="r:", errors="backslashreplace", tarinfo=Header) as inner:
-                found = [Member(m.name, part.offset_data + m.offset_data, m.size) for m in _regular(inner)]
-            yield part.name, found
-
-
 def reading(path: Path) -> AbstractContextManager[None]:
     """Turn the errors of reading an archive into a UserError that names it."""
     remedy = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."

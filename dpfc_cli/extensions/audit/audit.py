@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from dpfc_cli.extensions.audit.game import (
 from dpfc_cli.extensions.audit.request import MOST_RUNS, Auditing
 from dpfc_cli.extensions.audit.signals import Signals
 from dpfc_cli.methods import METHODS, AnyMethod, method_named
-from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.options import takes
 from dpfc_cli.privacy.accounting import Guarantee, Privacy
 from dpfc_cli.privacy.chain import run as run_chain
@@ -177,7 +176,7 @@ def release_level(
 
 
 def whole_training(
-    method: Method[Any, Any], options: Any, attack: Attack, trainings: int, bits: Bits, done: Progress = lambda *_: None
+    method: AnyMethod, options: object, attack: Attack, trainings: int, bits: Bits, done: Progress = lambda *_: None
 ) -> Comparison:
     """Compare `trainings` pairs of whole trainings by the margin of the canary. attack: that on all releases."""
     mechanism = attack.mechanism
@@ -227,7 +226,7 @@ class _Listening(Oracle):
         return self._inner.release(query)
 
 
-def prepared(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> tuple[list[Query], list[Attack]]:
+def prepared(method: AnyMethod, options: object, mechanism: Mechanism) -> tuple[list[Query], list[Attack]]:
     """The queries of one training without the canary, and the attacks on them. The first one is on all releases."""
     blocks = stream(mechanism.facts, None, mechanism.plan.sampled)
     # Its noise need not be secret, because the records are made up.

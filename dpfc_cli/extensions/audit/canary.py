@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from dpfc_cli.privacy.chain import Array
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.inputs import NO_LABEL
 from dpfc_cli.privacy.passes import BlockStream
@@ -77,7 +77,7 @@ def stream(facts: Facts, canary: Canary | None, alone: bool = False) -> BlockStr
     if facts.rows is not None:
         parts = tuple(np.repeat(each, facts.rows // facts.n, axis=0) for each in (*parts, np.arange(facts.n)))
 
-    def blocks(rows: int) -> Iterator[tuple[Any, ...]]:
+    def blocks(rows: int) -> Iterator[tuple[Array, ...]]:
         for start in range(0, facts.records, rows):
             yield start, *(part[start : start + rows] for part in parts)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.audit.request import MOST_RUNS, Auditing
+from dpfc_cli.options import Value
 from dpfc_cli.show.document import Document, Table, page
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     Auditing,
     panel="Check the proofs",
     when_stopped="A method has no bound before all its runs are made. Nothing was changed.",
+    computes=True,
 )
-def audit(**asked: Any) -> None:
+def audit(**asked: Value) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
 
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.

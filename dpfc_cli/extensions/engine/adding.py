@@ -5,7 +5,7 @@ sum stays below 2⁵³.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -18,13 +18,12 @@ PIECE = 1 << 22
 
 
 @functools.cache
-def _placed() -> tuple[NamedSharding, Any]:
+def _placed() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
     """Where a number of each process lies, and the function that adds them."""
-    spec: Any = PartitionSpec
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[number] for number in sorted(firsts)]), ("processes",))
-    add = jax.jit(lambda each: each.sum(0), out_shardings=NamedSharding(mesh, spec()))
-    return NamedSharding(mesh, spec("processes")), add
+    add = jax.jit(lambda each: each.sum(0), out_shardings=NamedSharding(mesh, PartitionSpec()))  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, PartitionSpec("processes")), add  # type: ignore[no-untyped-call]
 
 
 def added(array: np.ndarray) -> np.ndarray:
@@ -32,9 +31,9 @@ def added(array: np.ndarray) -> np.ndarray:
     gets it.
     """
     sharding, add = _placed()
-    place: Any = jax.make_array_from_process_local_data
     flat = array.reshape(-1)
     for at in range(0, len(flat), PIECE):
         piece = flat[None, at : at + PIECE]
-        flat[at : at + PIECE] = np.asarray(add(place(sharding, piece)))
+        placed = jax.make_array_from_process_local_data(sharding, piece)  # type: ignore[no-untyped-call]
+        flat[at : at + PIECE] = np.asarray(add(placed))
     return array

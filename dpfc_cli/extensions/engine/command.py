@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,7 +28,7 @@ class Distributed(Options):
     )
 
     @contextlib.contextmanager
-    def around(self, features: "FeatureSet") -> Iterator[dict[str, Any]]:
+    def around(self, features: "FeatureSet") -> Iterator[dict[str, object]]:
         """Train with the other processes. They are left in any case. All but process 0 end here.
 
         UserError: this process is one of several, and nobody said that they train together; or they do not meet.

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from dpfc_cli.errors import conflict
 from dpfc_cli.extensions.engine.processes import LostError, Processes
@@ -23,6 +22,7 @@ from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.privacy.sums import Summed
+from dpfc_cli.structs import Json
 from dpfc_cli.training.machine import check_devices, shelf_for
 
 
@@ -57,7 +57,7 @@ class Leader:
         with suppress(LostError, KeyboardInterrupt):
             self._ask("end")
 
-    def _ask(self, what: str, **fields: Any) -> None:
+    def _ask(self, what: str, **fields: object) -> None:
         self.processes.tell(json.dumps({"ask": what, **fields}).encode())
 
 
@@ -105,7 +105,7 @@ def serve(processes: Processes, features: FeatureSet) -> None:
         raise
 
 
-def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dict[str, Any]) -> None:
+def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dict[str, Json]) -> None:
     grid: Grid = Reals() if asked["bits"] is None else Lattice(asked["bits"])
     part, split = passes.part_of(facts, processes.number, processes.count), asked["split"]
     by_person = facts.rows is not None

@@ -89,8 +89,7 @@ class _Service:
         import jax
 
         # Process 0 answers the others before it goes. The runtime aborts one whose question is lost.
-        end: Any = jax.distributed.shutdown
-        end()
+        jax.distributed.shutdown()  # type: ignore[no-untyped-call]
 
 
 class Processes:
@@ -224,8 +223,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     import jax
 
     # JAX would take the signals by which a training is stopped.
-    config: Any = jax.config
-    config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_enable_preemption_service", False)  # type: ignore[no-untyped-call]
     try:
         launched = _launched(environment)
         address = launched["coordinator_address"]

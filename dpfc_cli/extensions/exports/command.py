@@ -1,16 +1,17 @@
 """`dpfc export`: a head in the format of another program."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.extensions.exports.request import Exporting
+from dpfc_cli.options import Value
 
 
 @command("export", Exporting, panel="For others")
-def export(head: Annotated[Path | None, NEWEST] = None, **asked: Any) -> None:
+def export(head: Annotated[Path | None, NEWEST] = None, **asked: Value) -> None:
     """Write a head in the format of another program.
 
     onnx is a graph from features to scores and probabilities. torch is a state dict. sklearn is a classifier with

@@ -4,11 +4,15 @@ A file of ONNX holds at most 2 GiB. Larger constants go into a second file besid
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-Values = dict[str, tuple[Any, tuple[str | int, ...]]]
+if TYPE_CHECKING:
+    from onnx import NodeProto, ValueInfoProto
+
+Values = dict[str, tuple[DTypeLike, tuple[str | int, ...]]]
 """The dtype and the shape of inputs or outputs, by name. A text in a shape stands for any number."""
 OPSET = 17
 """The first version with layer normalisation. Runtimes since 2022 have it."""
@@ -25,9 +29,9 @@ class Graph:
     """A graph that is being made. Call it with an operator and its inputs to add a node."""
 
     def __init__(self) -> None:
-        self._nodes: list[Any] = []
+        self._nodes: list[NodeProto] = []
         self._arrays: dict[str, np.ndarray] = {}
-        self._small: dict[tuple[Any, ...], str] = {}
+        self._small: dict[tuple[object, ...], str] = {}
 
     def constant(self, array: np.ndarray) -> str:
         """The name of a constant. Small ones of the same value have the same name."""
@@ -97,7 +101,7 @@ class Graph:
         return {**parts, "": [model.SerializeToString(deterministic=True)]}
 
 
-def _declared(values: Values) -> list[Any]:
+def _declared(values: Values) -> "list[ValueInfoProto]":
     from onnx import helper
 
     return [

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Var
+from numpy.typing import DTypeLike
 
 from dpfc_cli.errors import unsupported
 from dpfc_cli.extensions.exports.graph import Graph
@@ -28,6 +30,8 @@ class _Seen:
     shape: Shape
 
 
+_Axes = tuple[tuple[Shape, Shape], tuple[Shape, Shape]]
+"""Of two factors: the axes that are summed over, and those of the batch."""
 _Value = _Seen | np.ndarray
 """Where it is the same along an axis, the axis may have the length 1 instead of its own."""
 
@@ -58,10 +62,10 @@ class _Work:
         self.graph = graph
         self._count = graph("Slice", graph("Shape", given), _ints(0), _ints(1))
 
-    def run(self, closed: Any, inputs: Sequence[_Value]) -> list[_Value]:
+    def run(self, closed: ClosedJaxpr, inputs: Sequence[_Value]) -> list[_Value]:
         jaxpr = closed.jaxpr
         given = (*map(np.asarray, closed.consts), *inputs)
-        values: dict[Any, _Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), given, strict=True))
+        values: dict[Var, _Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), given, strict=True))
 
         def value(of: Any) -> _Value:
             return np.asarray(of.val, of.aval.dtype) if hasattr(of, "val") else values[of]
@@ -136,7 +140,7 @@ def _moved(axes: Sequence[int]) -> list[int]:
     return [int(axis) + 1 for axis in axes]
 
 
-def _cast(graph: Graph, x: str, *, new_dtype: Any, **_: Any) -> str:
+def _cast(graph: Graph, x: str, *, new_dtype: DTypeLike, **_: object) -> str:
     from onnx import helper
 
     return graph("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(new_dtype)))
@@ -157,7 +161,7 @@ def _stack(work: _Work, shape: Shape, *parts: _Value, axis: int) -> str:
     return work.graph("Concat", *(work.batched(work.reshaped(each, one)) for each in parts), axis=axis + 1)
 
 
-def _product(work: _Work, shape: Shape, *factors: _Value, dimension_numbers: Any, **_: Any) -> str:
+def _product(work: _Work, shape: Shape, *factors: _Value, dimension_numbers: _Axes, **_: object) -> str:
     """A product of matrices, or an Einstein sum."""
     x, y = factors
     (ours, theirs), (our_batch, their_batch) = dimension_numbers
@@ -174,7 +178,7 @@ def _product(work: _Work, shape: Shape, *factors: _Value, dimension_numbers: Any
     return work.graph("Einsum", *map(_node, factors), equation=f"{','.join(terms)}->...{''.join((*first, *free))}")
 
 
-def _same(operator: str, graph: Graph, *inputs: Any, **_: Any) -> str:
+def _same(operator: str, graph: Graph, *inputs: str | np.ndarray, **_: object) -> str:
     return graph(operator, *inputs)
 
 

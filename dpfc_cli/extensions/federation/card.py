@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from dpfc_cli.errors import counted
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
 from dpfc_cli.records.card import Card, Part, Said
 from dpfc_cli.records.claims import Epsilon
@@ -46,14 +47,13 @@ class Federated(Part, omit_defaults=True):
         return (COMPUTED,)
 
     @property
-    def uncharged(self) -> bool:
-        """No ledger has the head of a coordinator: each site has it as a head of its own."""
-        return self.site is None
+    def elsewhere(self) -> str:
+        said = "Each site has it as a head of its own, which says what else was spent on the records there."
+        return said if self.site is None else ""
 
-    @property
-    def classes_of_others(self) -> bool:
-        """A site need not have records of all classes."""
-        return True
+    def trained_on(self, features: FeatureSet, card: Card) -> FeatureSet:
+        # A site need not have records of all classes.
+        return features.with_classes(card.classes)
 
     def contradiction(self, card: Card) -> str | None:
         if not card.private or len({each.name for each in self.sites}) < len(self.sites):

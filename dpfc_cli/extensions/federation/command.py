@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display, stop
@@ -11,7 +11,7 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.cli.train import Shown
 from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import conflict, parameter, quoted
-from dpfc_cli.options import MethodOptions, Option
+from dpfc_cli.options import MethodOptions, Option, Value
 from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def new(
         ),
     ] = None,
     public_head: Start = None,
-    **asked: Any,
+    **asked: Value,
 ) -> None:
     """Make the plan of a federation of all who are invited.
 
@@ -124,7 +124,7 @@ def check(plan: Plan, features: Features, name: Name, policy: Policy = None) -> 
     display.show(page(f"Plan {plan}", Rows(rows), _sites(site.plan), values=values))
 
 
-@command("site-serve", panel="Federation", when_stopped="This run charged nothing.")
+@command("site-serve", panel="Federation", when_stopped="This run charged nothing.", computes=True)
 def serve(
     plan: Plan,
     features: Features,

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -114,7 +113,7 @@ class Sums(Oracle):
         return total if len(due.pieces) == 1 else unpacked(total, due.shape[-1])
 
 
-def _with_fixed_signs(query: Query) -> tuple[Query, Any]:
+def _with_fixed_signs(query: Query) -> tuple[Query, np.ndarray | float]:
     """The same query over axes with fixed signs, and what its answer is to be multiplied by.
 
     The signs of eigenvectors are a choice of LAPACK. So another machine would ask about other axes, and could not use
@@ -145,7 +144,7 @@ class Remote:
     charges: bytes = b""
     _asked: list[Query] = field(default_factory=list, init=False)
 
-    def say(self, asked: str, body: bytes = b"", limit: int = SHORT, **said: Any) -> tuple[str, memoryview]:
+    def say(self, asked: str, body: bytes = b"", limit: int = SHORT, **said: object) -> tuple[str, memoryview]:
         """The state in which the site is, and what it sends. RefusedError, or UserError where it is away."""
         message = framed({"ask": asked, "plan": self.digest, **said}, body)
         away = partial(self.told, f"Waiting for {self.name} at '{self.socket}'.")

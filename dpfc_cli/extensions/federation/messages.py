@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dpfc_cli.errors import UserError, quoted, unwritable
-from dpfc_cli.privacy.parts import LARGEST_SAID, framed, unframed
+from dpfc_cli.privacy.parts import LARGEST_SAID, Said, framed, unframed
 
 Refusal = Literal["unreadable", "other-plan", "refused", "not-charged", "other-charges", "out-of-order", "failed"]
 """All that a site says of what is wrong. Texts could tell what is inside."""
@@ -50,14 +50,14 @@ class Exchange:
     said: the values of the message. body: the bytes behind them. door: where others wait. every: see `left`.
     """
 
-    said: dict[str, Any]
+    said: Said
     body: memoryview
     connection: socket.socket
     door: socket.socket
     every: float
     _came: float = field(default_factory=time.monotonic, init=False)
 
-    def reply(self, said: dict[str, Any], body: bytes = b"") -> None:
+    def reply(self, said: Said, body: bytes = b"") -> None:
         """Send the reply and close. Whoever asked may have gone: it will ask again."""
         data = framed(said, body)
         time.sleep(left(self.every, time.monotonic() - self._came))
@@ -141,7 +141,7 @@ def _ask(path: Path, message: bytes, limit: int, seconds: float) -> bytes:
 
 def ask(
     path: Path, message: bytes, limit: int, patience: float, away: Callable[[], None] = lambda: None
-) -> tuple[dict[str, Any], memoryview]:
+) -> tuple[Said, memoryview]:
     """What a site replies to a message. Where nobody is there, it is asked again for so many seconds (patience).
 
     A reply may take as long, and `PATIENCE` at least. away: called once, before it waits.

@@ -37,6 +37,7 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import FEDERATED, METHODS
 from dpfc_cli.methods.public_head import PublicHead
+from dpfc_cli.options import Value
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Privacy, default_delta
 from dpfc_cli.privacy.facts import Adjacency, Facts, Unit
 from dpfc_cli.privacy.lattice import lattice_for
@@ -361,7 +362,7 @@ def keys_of(features: FeatureSet) -> Path:
 def agreed(
     invitations: Sequence[Path],
     method: str = "auto",
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Value] | None = None,
     delta: float | None = None,
     adjacency: Adjacency = "zero-out",
     colluding: int | None = None,

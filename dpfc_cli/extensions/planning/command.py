@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Forecasting,
     panel="Before a training",
     when_stopped="Nothing was charged. Trainings that ended on the public set are kept.",
+    computes=True,
 )
 def forecast(
     plot: Annotated[

@@ -1,16 +1,17 @@
 """`dpfc report`: one file on a head that can be read, printed and filed. `dpfc push`: a head on the hub."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.extensions.publish.request import Pushing, Reporting
+from dpfc_cli.options import Value
 
 
 @command("report", Reporting, panel="For others", when_stopped="No report was written.")
-def report(head: Annotated[Path | None, NEWEST] = None, **asked: Any) -> None:
+def report(head: Annotated[Path | None, NEWEST] = None, **asked: Value) -> None:
     """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.
 
     To read it takes no network and no script. It prints on A4. The same files give the same report, to the last byte.
@@ -32,7 +33,7 @@ def report(head: Annotated[Path | None, NEWEST] = None, **asked: Any) -> None:
     panel="For others",
     when_stopped="The page of the repository shows whether the head was sent: all files or none.",
 )
-def push(**asked: Any) -> None:
+def push(**asked: Value) -> None:
     """Send a head to the Hugging Face hub, with a model card.
 
     It sends the head, its signature HEAD.sig if there is one, and README.md: the report for whoever gets the head

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import holder
 from dpfc_cli.extensions.publish.figures import released_in
+from dpfc_cli.extensions.publish.request import Reporting
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed
 from dpfc_cli.privacy.chain import Centre, Clip, Step
-from dpfc_cli.progress import Progress
 from dpfc_cli.records import findings as cards
 from dpfc_cli.records import statement
 from dpfc_cli.records.card import Card, Grouped
@@ -19,6 +18,7 @@ from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding
 from dpfc_cli.report.evaluated import released
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
+from dpfc_cli.structs import Json
 from dpfc_cli.verification import of_signature
 from dpfc_cli.version import __version__
 
@@ -38,38 +38,28 @@ _NOT_COMPARED = Finding(what="figures", result="unknown", why="not compared with
 
 
 def document(
-    head: Head,
-    *,
-    internal: bool = False,
-    features: str | Path | None = None,
-    ledger: str | Path | None = None,
-    evaluation: Path | None = None,
-    name: str | None = None,
-    license: str | None = None,
-    signed: Signed | None = None,
-    sign_off: bool = True,
-    progress: Progress | None = None,
+    head: Head, wanted: Reporting, signed: Signed | None = None, name: str = "", license: str | None = None
 ) -> Document:
-    """A report on a head that was read from a file. For the options see `request.Reporting`.
+    """A report on a head that was read from a file. There are places to sign, unless it is a model card.
 
-    name: what `Head.load` takes, such as `hf:OWNER/NAME`; None: the name of the file. license: the identifier of a
-    licence, as the hub lists them; None: nothing is said of it. signed: its signature, checked. sign_off: whether there
-    are places to sign.
+    signed: its signature, checked. name: what `Head.load` takes on the hub; empty: the name of the file. license: the
+    identifier of a licence, as the hub lists them; None: nothing is said of it.
 
     UserError: the head and its ledger contradict each other; a file cannot be read; there is no ledger for an internal
     report.
     """
-    named = "features" if features is not None else "ledger" if ledger is not None else None
-    if named and not internal:
+    named = next((name for name in ("features", "ledger") if getattr(wanted, name) is not None), None)
+    if named and not wanted.internal:
         raise conflict(
             f"{parameter(named)} has no meaning without {parameter('internal')}: what a feature set and its ledger "
             "say is for the holder of the records.",
             f"Give {parameter('internal')}, or leave it out.",
         )
+    model_card = bool(name) or str(wanted.out).lower().endswith(".md")
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
-    figures = None if evaluation is None else released_in(evaluation, digest)
+    figures = None if wanted.evaluation is None else released_in(Path(wanted.evaluation), digest)
     said = statement.document(card, digest)
-    own = None if not internal else holder.of(head, features, ledger, figures, progress)
+    own = holder.of(head, wanted, figures) if wanted.internal else None
     findings = [of_signature(signed), *([*cards.findings(card, head.chain), _ALONE] if own is None else own.findings)]
     unproved = cards.unproved(card) if own is None else own.unproved
     evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
@@ -86,7 +76,7 @@ def document(
         evaluated,
         Section("How to use it", _used(head, name)),
         Section("What was checked", _checked(findings, unproved), internal=own is not None),
-        *([Section("Sign-off", [_PLACES])] if sign_off else []),
+        *([] if model_card else [Section("Sign-off", [_PLACES])]),
         Section("Appendix: backbone and digests", [Rows(_digests(card, own))], internal=own is not None),
     ]
     return Document(
@@ -181,7 +171,7 @@ def _backbone(card: Card) -> str:
     return f"'{name}'" if isinstance(name, str) else "an unknown backbone"
 
 
-def _flat(value: Any, name: str = "") -> list[str]:
+def _flat(value: Json, name: str = "") -> list[str]:
     """What a JSON value says, as 'name: value'. A card may have any here. Its name comes first."""
     if isinstance(value, dict):
         ordered = sorted(value.items(), key=lambda item: item[0] != "name")
@@ -234,10 +224,10 @@ def _digests(card: Card, own: "holder.Holder | None") -> list[tuple[str, str]]:
     return rows if own is None else [*rows, *own.digests]
 
 
-def _header(card: Card, name: str, license: str | None, figures: Figures | None) -> dict[str, Any]:
+def _header(card: Card, name: str, license: str | None, figures: Figures | None) -> dict[str, Json]:
     weights = card.features.backbone.get("weights")
     tags = ["dpfc", "differential-privacy" if card.private else "no-privacy-guarantee"]
-    found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
+    found: dict[str, Json] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
     if _backbone(card) != "'imported'":
         # Imported features may be of texts.
         found["pipeline_tag"] = "image-classification"
@@ -251,6 +241,6 @@ def _header(card: Card, name: str, license: str | None, figures: Figures | None)
     return found
 
 
-def _repository(id: Any) -> str | None:
+def _repository(id: Json) -> str | None:
     parts = id.removeprefix("hf:").split("/") if isinstance(id, str) and id.startswith("hf:") else []
     return "/".join(parts[:2]) if len(parts) >= 2 and all(parts[:2]) else None

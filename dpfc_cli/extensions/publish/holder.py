@@ -1,12 +1,12 @@
 """What only the holder of the records may read: the ledger, the caps, and exact figures on the test split."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dpfc_cli.errors import missing, parameter
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.evaluation.exact import Evaluation
 from dpfc_cli.extensions.publish.figures import check_charged
+from dpfc_cli.extensions.publish.request import Reporting
 from dpfc_cli.features.lookup import open_features, set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -16,7 +16,6 @@ from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.privacy.accounting import default_delta
-from dpfc_cli.progress import Progress
 from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding, refused
 from dpfc_cli.report import account as accounts
@@ -45,17 +44,11 @@ class Holder:
     digests: tuple[tuple[str, str], ...]
 
 
-def of(
-    head: Head,
-    given: str | Path | None,
-    ledger: str | Path | None,
-    figures: Figures | None,
-    progress: Progress | None = None,
-) -> Holder:
-    """What the files of the holder say about a head. given, ledger: its feature set and its ledger, if named. figures:
-    released ones; the set is not evaluated then. UserError: there is no ledger, or it contradicts the head or the
-    figures.
+def of(head: Head, wanted: Reporting, figures: Figures | None) -> Holder:
+    """What the files of the holder say about a head. figures: released ones; the set is not evaluated then. UserError:
+    there is no ledger, or it contradicts the head or the figures.
     """
+    given, ledger = wanted.features, wanted.ledger
     features = set_at(head.card.features.name) if given is None else open_features(given)
     if ledger is None and given is not None and features is not None:
         ledger = ledger_path(features.folder)
@@ -77,7 +70,7 @@ def of(
     delta = head.card.delta or default_delta(head.card.facts.n)
     found = None
     if figures is None and features is not None and SPLIT in features.splits:
-        found = evaluate(head, features, SPLIT, progress=progress)
+        found = evaluate(head, features, SPLIT, progress=wanted.progress)
     short = [
         ("trained by", charge.by),
         ("purpose", charge.purpose or "not said when it was trained (--purpose)"),

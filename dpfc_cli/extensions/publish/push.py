@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from dpfc_cli.errors import UserError, missing, parameter, quoted, sentence
 from dpfc_cli.extensions.publish.contents import document
-from dpfc_cli.extensions.publish.request import Pushing
+from dpfc_cli.extensions.publish.request import Pushing, Reporting
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import SUFFIXES, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
@@ -75,12 +73,9 @@ def push(wanted: Pushing) -> Pushed:
     loaded = vouched(path)
     name = STEM + SUFFIXES[loaded.card.claim]
     place = f"{PREFIX}{found[1]}/{name}"
-    figures = None if wanted.evaluation is None else Path(wanted.evaluation)
     with copied(path) as copy:
-        files, signed = (
-            {name: copy.read_bytes()},
-            signature.check(copy, path, signature.Signer(public_key=wanted.public_key)),
-        )
+        files = {name: copy.read_bytes()}
+        signed = signature.check(copy, path, signature.Signer(public_key=wanted.public_key))
     if signed is not None:
         files[name + SUFFIX] = signed.path.read_bytes()
     elif signature.beside(path).exists():
@@ -89,9 +84,7 @@ def push(wanted: Pushing) -> Pushed:
             f"Name the public key, and it is checked before it is sent: {parameter('public_key')}. Or remove "
             f"'{path.name}{SUFFIX}'.",
         )
-    card = document(
-        loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license, signed=signed, sign_off=False
-    )
+    card = document(loaded, Reporting(path, evaluation=wanted.evaluation), signed, f"{PREFIX}{found[1]}", license)
     files[README] = markdown(card).encode()
     if wanted.dry_run:
         return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)
@@ -115,7 +108,9 @@ def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, 
             api.create_repo(repository, private=True)
             known, parent = set(), None
         stale = tuple(sorted((own & known) - set(files)))
-        operations: list[Any] = [CommitOperationAdd(name, data) for name, data in files.items()]
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationAdd(name, data) for name, data in files.items()
+        ]
         operations += [CommitOperationDelete(name) for name in stale]
         made = api.create_commit(repository, operations, commit_message="A head by dpfc", parent_commit=parent)
     except Exception as error:  # Which exceptions the network raises changes with the versions of the library.

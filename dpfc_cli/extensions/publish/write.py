@@ -29,21 +29,9 @@ def write_report(wanted: Reporting) -> Path:
 
     """
     head = vouched(wanted.head)
-    path = Path(
-        f"{head.file.stem}-{'internal' if wanted.internal else 'report'}.html" if wanted.out is None else wanted.out
-    )
+    path = Path(wanted.out or f"{head.file.stem}-{'internal' if wanted.internal else 'report'}.html")
     made = outputs.writer("document", path)
     signed = signature.check(head.file, head.file, signature.Signer(public_key=wanted.public_key))
-    report = document(
-        head,
-        signed=signed,
-        sign_off=path.suffix.lower() != ".md",
-        internal=wanted.internal,
-        features=wanted.features,
-        ledger=wanted.ledger,
-        evaluation=None if wanted.evaluation is None else Path(wanted.evaluation),
-        progress=wanted.progress,
-    )
     # Exact figures and the ledger are for their owner alone.
-    outputs.write(path, made(report), 0o600 if wanted.internal else None)
+    outputs.write(path, made(document(head, wanted, signed)), 0o600 if wanted.internal else None)
     return path

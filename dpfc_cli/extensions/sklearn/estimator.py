@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from safetensors.numpy import save_file
 
 from dpfc_cli.annotations.classes import MOST_ASSERTED, class_names, composed, stated
@@ -126,10 +127,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         epsilon: float | None = 1.0,
         *,
-        classes: Sequence[Any] | int | str | None = None,
+        classes: Sequence[object] | int | str | None = None,
         ledger: str | Path | None = None,
         cap: float | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         refuse_unknown("PrivateClassifier", options, inspect.signature(PrivateClassifier).parameters)
         self.epsilon = epsilon
@@ -146,7 +147,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: Self = super().__sklearn_clone__()
         return found
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Train on private records, and charge it to the ledger.
 
         Args:
@@ -170,13 +171,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise conflict(what, f"To begin with: {parameter('epsilon')} 1. For a noise multiplier: None.")
         # This one stays as it is until the fit has ended.
         fitted = copy.copy(self)
-        X, y = _checked(fitted, X, y, ensure_min_samples=2)
-        check_classification_targets(y)
-        labels = _labelled(y, classes)
+        x, given = _checked(fitted, X, y, ensure_min_samples=2)
+        check_classification_targets(given)
+        labels = _labelled(given, classes)
         order = np.argsort(classes)
         names = stated(class_names(list(map(str, classes.tolist()))))
-        keys = None if groups is None else _persons(np.asarray(groups), len(X))
-        with _set_of(in_memory(X, labels, keys), names, _ledger_folder(self.ledger)) as features:
+        keys = None if groups is None else _persons(np.asarray(groups), len(x))
+        with _set_of(in_memory(x, labels, keys), names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features)
         fitted.classes_, fitted._order = classes[order], order
         fitted.head_ = trained.head
@@ -237,21 +238,21 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What all fits with this ledger have spent by now, and its caps, as `dpfc_cli.spent` says it of a set."""
         return read(ledger_path(Path(self.ledger or LEDGER_FOLDER, "-"))).account_of("-")
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
         """The scores of records: n × m, or n for two classes, where a positive one stands for the second class."""
         scores = self._scores(X)
         return np.asarray(scores[:, 1] - scores[:, 0]) if len(self.classes_) == 2 else scores
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The label with the best score for each record."""
         best = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """The softmax of the scores, n × m. It is not calibrated."""
         return as_probabilities(self._scores(X), several=False)
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
         return np.asarray(self.head_.scores(_checked(self, X, reset=False))[:, self._order])
 
@@ -275,7 +276,7 @@ class _Observer(Observer):
             self.hidden.add(text)
 
 
-def _checked(of: PrivateClassifier, *given: Any, **how: Any) -> Any:
+def _checked(of: PrivateClassifier, *given: ArrayLike, **how: object) -> Any:
     """X, or X and y, as scikit-learn checks them. Its messages end with values: after a colon, or in further lines."""
     try:
         # What float32 cannot hold is infinite, and refused.

@@ -16,7 +16,13 @@ NAMED = 100
 """Of more classes without a vector than this the first are named. --json names all."""
 
 
-@command("zero-shot", ClassVectors, panel="Before a training", when_stopped="If the file is there, it is whole.")
+@command(
+    "zero-shot",
+    ClassVectors,
+    panel="Before a training",
+    when_stopped="If the file is there, it is whole.",
+    computes=True,
+)
 def zero_shot(**asked: Any) -> None:
     """Make class vectors of what is public about the classes, for dpfc train --public-head.
 

@@ -28,10 +28,7 @@ def test_what_official_sets_and_archives_do_not_take_is_refused_before_any_file_
     place = tmp_path / "nowhere"
     cases: list[tuple[str, Path | None, dict[str, Any], str, str]] = [
         *((name, place, {}, "missing", "data_dir") for name in ("mnist", "fashion-mnist", "cifar10", "cifar100")),
-        ("imagenet", None, {}, "missing", "data_dir"),
-        ("imagenet", place, {"label_column": "x"}, "conflict", "label_column"),
-        ("imagenet", place, {}, "conflict", "classes"),
-        *((name, None, {"classes": None}, "conflict", "classes") for name in ("arrow:x", "webdataset:x")),
+        ("webdataset:x", None, {"classes": None}, "conflict", "classes"),
         ("webdataset:x", None, {"group_by": rule_of("table:x.csv")}, "conflict", "group_by"),
     ]
     for name, data_dir, asked, code, parameter in cases:

@@ -27,6 +27,7 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.records import statement
+from dpfc_cli.structs import encoded
 from dpfc_cli.training.calibrate import HIDES, Calibrated, calibrate
 from tests.hostile import altered, places
 from tests.support import blobs, feature_set, refuses, replace, stream_of, trained
@@ -66,7 +67,7 @@ def tune(c: Calibrated, sets: Pair) -> Calibrated:
     return tuning.tune(c, prepare(c, *sets))
 
 
-def trials_of(sets: Pair, method: str = "dp-fc", **given: object) -> Trials:
+def trials_of(sets: Pair, method: str = "dp-fc", **given: Any) -> Trials:
     return prepare(calibrated(sets[0], method, **given), *sets)
 
 
@@ -101,6 +102,10 @@ def tried(grid: dict[str, tuple[float, ...]], **changed: Any) -> Any:
     return Tried(**{**vars(METHODS["dp-fc"]), **changed})
 
 
+def chosen_of(tuned: Calibrated) -> object:
+    return encoded(tuned.parts["tuning"])["chosen"]
+
+
 def test_a_bad_default_is_replaced_and_a_good_one_and_what_was_given_stay(sets: Pair) -> None:
     def backwards(facts: Facts, planned: dp_fc.Planned, noise: Mechanism | None, given: Given) -> dp_fc.Options:
         options = dp_fc.complete(facts, planned, noise, given)
@@ -110,11 +115,11 @@ def test_a_bad_default_is_replaced_and_a_good_one_and_what_was_given_stay(sets: 
     method = tried({"learning_rate": (1.0, -1.0), "damping": (1.0, 2.0)}, complete=backwards)
     c = calibrate(method, facts_of(sets[0]), given, Privacy(epsilon=8.0))
     tuned = tune(c, sets)
-    assert tuned.parts["tuning"]["chosen"] == {"learning_rate": -1.0}
+    assert chosen_of(tuned) == {"learning_rate": -1.0}
     assert tuned.options == replace(c.options, learning_rate=pytest.approx(-c.options.learning_rate, rel=1e-3))
     c = replace(calibrated(sets[0], epsilon=8.0), method=tried({"learning_rate": (1.0, -1.0)}))
     tuned = tune(c, sets)
-    assert (tuned.parts["tuning"]["chosen"], tuned.options) == ({}, c.options)
+    assert (chosen_of(tuned), tuned.options) == ({}, c.options)
 
 
 def test_what_is_known_of_public_records_the_parts_of_a_card_the_plan_and_the_guarantee_stay(sets: Pair) -> None:

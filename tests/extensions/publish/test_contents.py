@@ -20,8 +20,9 @@ from markdown_it import MarkdownIt
 import dpfc_cli as dpfc
 from dpfc_cli import rounding
 from dpfc_cli.errors import printable
-from dpfc_cli.extensions.publish.contents import document
+from dpfc_cli.extensions.publish import contents
 from dpfc_cli.extensions.publish.html import html_of
+from dpfc_cli.extensions.publish.request import Reporting
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import caps
@@ -96,6 +97,10 @@ def forged(head: Path, out: Path, change: Callable[[dict[str, Any]], object]) ->
     change(card)
     out.write_bytes(with_card(loaded, card))
     return out
+
+
+def document(head: Head, **asked: Any) -> Document:
+    return contents.document(head, Reporting(head.file, **asked))
 
 
 # --- What is in it.

@@ -11,6 +11,7 @@ from model_signing import verifying
 
 from dpfc_cli.extensions.publish.contents import document
 from dpfc_cli.extensions.publish.push import push
+from dpfc_cli.extensions.publish.request import Reporting
 from dpfc_cli.extensions.publish.write import write_report
 from dpfc_cli.heads.head import Head
 from dpfc_cli.show.markdown import markdown
@@ -104,7 +105,7 @@ def test_the_model_card_is_the_shared_report_under_the_name_of_the_repository(
     hub: type[Repositories], ward: Ward
 ) -> None:
     push(ward.second, f"hf:{PLACE}", license="apache-2.0", evaluation=ward.released)
-    report = document(Head.load(ward.second), evaluation=ward.released, sign_off=False)
+    report = document(Head.load(ward.second), Reporting(ward.second, "card.md", evaluation=ward.released))
     card = held(hub)["README.md"].decode()
     assert card.replace('license: "apache-2.0"\n', "").replace(f"hf:{PLACE}", ward.second.name) == markdown(report)
     said = dict(vars(ModelCard(card).data))

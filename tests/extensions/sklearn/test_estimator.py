@@ -516,7 +516,7 @@ def test_what_a_fit_says_depends_on_no_record_but_through_what_is_released(
     monkeypatch.setattr(sums, "exact_sum", lambda *given: np.zeros_like(real(*given)))
     number = np.arange(len(X))
     rarest = [np.where(number == 5, NAMES[j], NAMES[j - 1 - number % 2]) for j in range(3)]
-    told = [(np.ones_like(X), [NAMES[2]] * len(X)), *((X, labels) for labels in rarest)]
+    told = [(np.ones_like(X), np.full(len(X), NAMES[2])), *((X, labels) for labels in rarest)]
     persons = [number // 2, np.maximum(number - 120, 0), *[np.minimum(number, 119)] * 2]
     for groups in ([None] * 4, persons):
         said = []

@@ -135,7 +135,7 @@ def test_what_is_no_file_of_vectors_is_refused(tmp_path: Path, private: FeatureS
 @pytest.mark.parametrize(("option", "given"), [("public_head", "v.safetensors"), ("public_features", None)])
 def test_what_has_no_use_for_something_public_refuses_it(private: FeatureSet, option: str, given: Any) -> None:
     """The remedy names no method that the set cannot be trained with."""
-    asked = {option: private if given is None else given}
+    asked: dict[str, Any] = {option: private if given is None else given}
     with refuses("conflict", match="non_private", parameter=option):
         train(private, non_private=True, **asked)
     with refuses("conflict", parameter=option) as refused:
