@@ -22,6 +22,7 @@ import numpy as np
 
 from bench.sets import load
 from bench.simulation import Simulated
+from dpfc_cli.extensions.starts.means import unit_rows
 from dpfc_cli.heads.head import Scorer
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import PublicHead
@@ -36,7 +37,6 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.public import unit_rows
 
 RESULTS = Path("bench/results/cells.jsonl")
 """The results of all experiments that make cells. The file is checked in: it is the evidence for the documents."""

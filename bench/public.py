@@ -14,12 +14,12 @@ from typing import Any
 from bench import cells
 from bench.accuracy import EPSILONS
 from bench.cells import Cell
+from dpfc_cli.extensions.planning import tuning
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import scaled
 from dpfc_cli.privacy.accounting import Privacy
-from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import calibrate
 
 METHOD = METHODS["dp-whitened"]

@@ -17,7 +17,7 @@ import inspect
 import math
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -316,18 +316,27 @@ def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) ->
             raise TypeError(f"{function}() has no option '{name}'. {hint}".rstrip()) from None
 
 
-def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Callable[P, Result]]:
+def with_hooks(asked: Mapping[str, Any], hooks: Iterable["type[Options]"]) -> dict[str, Any]:
+    """What was asked for, with the options of hooks as the hooks of which one is set."""
+    of = {kind: {name: asked[name] for name in declared(kind) if name in asked} for kind in hooks}
+    theirs = {name for given in of.values() for name in given}
+    made = tuple(kind(**given) for kind, given in of.items() if any(value is not None for value in given.values()))
+    return {name: value for name, value in asked.items() if name not in theirs} | ({"hooks": made} if made else {})
+
+
+def takes(call: Callable[P, Call], *hooks: type[Options]) -> Callable[[Callable[[Call], Result]], Callable[P, Result]]:
     """Make a function of a call a function of its options: `train(Training(features, epsilon=1))` becomes
-    `train(features, epsilon=1)`. Its signature and its docstring list the options.
+    `train(features, epsilon=1)`. Its signature and its docstring list the options. hooks: whose options it takes, too,
+    see `with_hooks`.
     """
     kind: Any = call
-    known = inspect.signature(call).parameters
+    known = {name: each for of in (kind, *hooks) for name, each in inspect.signature(of).parameters.items()}
 
     def made(function: Callable[[Call], Result]) -> Callable[P, Result]:
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> Result:
             try:
-                wanted = call(*args, **kwargs)
+                wanted = kind(*args, **with_hooks(kwargs, hooks))
             except TypeError as error:
                 refuse_unknown(function.__name__, kwargs, known)
                 # Python names the class.
@@ -336,19 +345,20 @@ def takes(call: Callable[P, Call]) -> Callable[[Callable[[Call], Result]], Calla
             return function(wanted)
 
         returned = function.__annotations__["return"]
-        listed = sorted((known[name] for name in declared(kind)), key=lambda each: each.kind)
+        options = {name: said for of in (kind, *hooks) for name, said in declared(of).items()}
+        listed = sorted((known[name] for name in options), key=lambda each: each.kind)
         called.__signature__ = inspect.Signature(listed, return_annotation=returned)  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in listed} | {"return": returned}
         summary, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns:")
-        called.__doc__ = f"{summary}\nArgs:\n{_arguments(kind)}\n\nReturns:{rest}"
+        called.__doc__ = f"{summary}\nArgs:\n{_arguments(options)}\n\nReturns:{rest}"
         return called
 
     return made
 
 
-def _arguments(call: type[Options]) -> str:
+def _arguments(options: Mapping[str, Option]) -> str:
     lines = []
-    for name, said in declared(call).items():
+    for name, said in options.items():
         text = f"{name}: {spelled(said.text, lambda other: other)}".translate({ord("‹"): "`", ord("›"): "`"})
         lines.append(textwrap.fill(text, 112, initial_indent="    ", subsequent_indent="        "))
     return "\n".join(lines)

@@ -38,7 +38,8 @@ def lines() -> list[str]:
         found.append(f"train --epsilon 2 {way} --out heads/{method}-{adjacency}-{name} --json")
     for name in SETS:
         found.append(
-            f"train --epsilon 1 --seed 2 --features {name} --public-head start.npz --out heads/start-{name} --json"
+            f"train --epsilon 1 --seed 2 --features {name} --public-head start.safetensors "
+            f"--out heads/start-{name} --json"
         )
         found.append(
             f"train --epsilon 1 --seed 3 --features {name} --public-features public --out heads/mean-{name} --json"
@@ -62,6 +63,7 @@ def inputs() -> None:
     """Arrays of three classes, of 40 persons, and class vectors."""
     import numpy as np
     from PIL import Image
+    from safetensors.numpy import save_file
 
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 8))
@@ -74,7 +76,7 @@ def inputs() -> None:
     Path("photos").mkdir()
     for i in range(5):
         Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(f"photos/{i}.png")
-    np.savez("start.npz", vectors=centres.astype(np.float32), classes=np.array(["0", "1", "2"]))
+    save_file({"vectors": centres.astype(np.float32)}, "start.safetensors", {"classes": '["0", "1", "2"]'})
 
 
 def ledger(path: Path) -> bytes:

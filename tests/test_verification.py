@@ -30,7 +30,7 @@ from tests.signing import key_pair, meanwhile, sign
 from tests.support import blobs, feature_set, refuses, replace
 from tests.training import requests
 from tests.training.conftest import heads, private
-from tests.training.starts import CLASSES, head_of, made
+from tests.training.requests import CLASSES, head_of, three
 
 __all__ = ["heads", "private"]
 
@@ -89,7 +89,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("shelf")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DPFC_HEADS", str(folder / "heads"))
-        features = made(folder, "set", 0)
+        features = three(folder, "set", 0)
         heads = [head_of(features, epsilon=epsilon).path for epsilon in (1.0, 2.0, 0.5)]
     return Made(folder=folder, features=features, book=requests.ledger(features), heads=tuple(heads))
 
@@ -325,7 +325,7 @@ def test_a_head_is_honest_beside_another_set_of_the_name_also_of_the_same_people
 ) -> None:
     """Made again, or of other vectors."""
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
-    features = made(tmp_path, "set", 0)
+    features = three(tmp_path, "set", 0)
     head = head_of(features, epsilon=1.0)
 
     def unknown() -> list[str]:
@@ -336,7 +336,7 @@ def test_a_head_is_honest_beside_another_set_of_the_name_also_of_the_same_people
     assert unknown() == ["signature"]
     for seed in (0, 1):
         shutil.rmtree(features.folder)
-        assert made(tmp_path, "set", seed).manifest.id != features.manifest.id
+        assert three(tmp_path, "set", seed).manifest.id != features.manifest.id
         assert unknown() == ["signature", "feature set"]
     # Without the ledger nobody knows of others. Where the ledger is gone, that is said.
     ledger_path(features.folder).unlink()
@@ -419,7 +419,7 @@ def test_a_card_that_leaves_out_an_evaluation_contradicts(tmp_path: Path, privat
 @pytest.mark.usefixtures("heads")
 def test_a_ledger_that_was_united_with_another_one_still_agrees_with_the_cards_of_both(tmp_path: Path) -> None:
     """Nobody can tell any more how much a ledger had that was merged. So a card may count fewer, and never more."""
-    here, there = (made(tmp_path / name, "set", 0) for name in ("here", "there") if not (tmp_path / name).mkdir())
+    here, there = (three(tmp_path / name, "set", 0) for name in ("here", "there") if not (tmp_path / name).mkdir())
     first, second, other = head_of(here, epsilon=1.0), head_of(here, epsilon=1.0), head_of(there, epsilon=1.0)
     merge_ledgers(here.folder.parent, there.folder.parent)
     last = head_of(here, epsilon=1.0)

@@ -12,11 +12,11 @@ from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
 from dpfc_cli.errors import UserError, conflict, counted
 from dpfc_cli.folders import features_folder, heads_folder
-from dpfc_cli.options import Option, declared
+from dpfc_cli.options import Option, declared, with_hooks
 from dpfc_cli.show.document import Document, Rows, Section
 from dpfc_cli.structs import encoded
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import RUN, Request
+from dpfc_cli.training.request import RUN, Request, added_hooks
 
 if TYPE_CHECKING:
     from dpfc_cli.training.check import Checked
@@ -31,6 +31,7 @@ def added() -> list[Any]:
 @command(
     "train",
     Request,
+    *added_hooks(),
     *added(),
     panel="Train a classifier",
     when_stopped="This run charged nothing and wrote no head.",
@@ -73,7 +74,9 @@ def train(
             given |= stack.enter_context(options.around(found))
         tell_ledger(found.folder)
         observer = Shown(sets, yes)
-        request = Request(found, **with_sets(asked, Request), observer=observer, **given)
+        for kind in added_hooks():
+            asked = with_sets(asked, kind)
+        request = Request(found, **with_hooks(asked, added_hooks()), observer=observer, **given)
         checked = plan(request, observer)
         if not dry_run:
             observer.loses = checked.unfinished is None and loses(checked.account, checked.charge) is not None

@@ -6,6 +6,6 @@
 can be refused. `charged`: the life of a charge; only a `Charged` value gives a curator private records. `run`: the
 records are summed and the head is written. `train` goes the whole way.
 
-`card` says what is written down of a training. `public`, `public_start` and `tuning` use public records. `machine` says
+`card` says what is written down of a training. `public` says which records may be taken for public. `machine` says
 what a training needs of memory, disk and devices. `summing` says who sums. `observer` is told how it goes.
 """

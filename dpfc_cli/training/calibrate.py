@@ -6,7 +6,7 @@ the options whose defaults depend on the noise. `warnings_of` says what will go 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpfc_cli.errors import UserError, conflict, parameter, sentence
@@ -173,18 +173,6 @@ def noised(
         raise UserError(sentence(error), f"Choose {asked_for}, or {parameter('delta')} such as 1e-5.") from error
     guarantee = Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
     return guarantee, Mechanism(facts=facts, plan=plan, mu=mu)
-
-
-def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Values) -> Calibrated:
-    """The same training with other options set, none of which shapes the plan. Plan and guarantee stay."""
-    method, facts = calibrated.method, calibrated.facts
-    given = method.taken(given)
-    planned = method.planned(facts, given, calibrated.mechanism is not None)
-    if method.plan(facts, planned) != calibrated.plan:
-        raise ValueError("an option that shapes the plan cannot be chosen afterwards")
-    options = method.complete(facts, planned, calibrated.mechanism, given)
-    options = replace(options, **{name: getattr(calibrated.options, name) for name in method.public})
-    return replace(calibrated, given=given, options=options, parts={"tuning": tuning})
 
 
 def check_delta(delta: float, facts: Facts, remedy: str) -> None:

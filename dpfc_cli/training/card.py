@@ -81,8 +81,8 @@ def charge_of_training(
 ) -> Charge:
     """What a training charges. Equal trainings have the same digest, whoever makes them and whatever for."""
     parts = encoded(calibrated.parts) or None
-    computed = (calibrated.options, calibrated.facts, parts, None, encoded(calibrated.stated.plan))
-    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed, None)
+    computed = (calibrated.options, calibrated.facts, parts, encoded(calibrated.stated.plan))
+    said = (calibrated.method.name, calibrated.method.source, calibrated.claimed)
     noise, manifest = calibrated.privacy.seed, features.manifest
     digest = digest_of(manifest.id, manifest.fingerprint, noise, *computed, *said)
     return charge_of(calibrated, calibrated.method.name, features, head, digest, by, purpose)

@@ -85,18 +85,13 @@ class Checked:
 def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
     """Refuse whatever can be refused. UserError: features that are damaged, a place that cannot be written, a ledger
     that cannot be read, a cap that does not allow it, too little memory, or devices that do not compute exactly.
-
-    A training that is tuned is checked before, and again with what was chosen: tuning may take hours, and the features
-    may have changed meanwhile.
     """
     features = request.features
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
     book = read(ledger_path(features.folder))
     known_set(book, features)
-    # Tuning decides the options, and so which training it is, and whether it was charged before.
-    final = request.tune_on is None or bool(calibrated.parts)
-    path, charge, found = _place(request, calibrated, book, observer, final)
+    path, charge, found = _place(request, calibrated, book, observer)
     method, plan, facts = calibrated.method, calibrated.plan, calibrated.facts
     keeps = calibrated.claim == "private" and request.keep and max(sizes(plan)) <= LARGEST
     beside = sum(sizes(plan)) - (0 if found is None else found.size) if keeps else 0
@@ -112,14 +107,13 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         beside=beside,
         unfinished=found,
     )
-    if found is None and (final or not begun(book.path)):
+    if found is None:
         caps.check(book, charge)
-    lost = without_charge(heads.cards(request.folder), book)
-    if lost is not None and not (request.tune_on and final):
+    if (lost := without_charge(heads.cards(request.folder), book)) is not None:
         observer.warn(lost)
-    if found is None and final and (said := loses(checked.account, charge)) is not None:
+    if found is None and (said := loses(checked.account, charge)) is not None:
         observer.warn(said)
-    if final and request.keep and calibrated.claim == "private" and not keeps:
+    if request.keep and calibrated.claim == "private" and not keeps:
         observer.warn(
             f"an answer of this training takes {max(sizes(plan)) / 1e9:.1f} GB, and the ledger keeps none above "
             f"{LARGEST / 1e9:.1f} GB. If it is stopped, it cannot go on, and stays charged all the same."
@@ -133,6 +127,24 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     return checked
 
 
+def check_early(request: Request, calibrated: Calibrated) -> None:
+    """Refuse what takes seconds to find out, before a hook that takes hours: the cap, the head's place, memory and
+    devices. UserError: as `check`.
+
+    The hook decides the options, and so which training it is. Where one was stopped, this may be that one: then it has
+    its place and its charge. The rest is for `check`. Damaged features are one example: whoever mends them loses no
+    hours, if the hook keeps what it has found.
+    """
+    features, facts = request.features, calibrated.facts
+    book = read(ledger_path(features.folder))
+    known_set(book, features)
+    if not begun(book.path):
+        caps.check(book, charge_of_training(calibrated, features, "head", request.whose, request.purpose))
+        heads.try_place(path_of(calibrated, features, _out(request, calibrated), request.folder), facts.d, facts.m)
+    check_memory(calibrated.method, calibrated.plan, facts, request.memory)
+    check_devices()
+
+
 def _lattice(mechanism: Mechanism) -> Grid:
     try:
         return lattice_of(mechanism)
@@ -144,14 +156,18 @@ def _lattice(mechanism: Mechanism) -> Grid:
         ) from error
 
 
+def _out(request: Request, calibrated: Calibrated) -> Path | None:
+    return None if request.out is None else with_ending(Path(request.out), calibrated.claim)
+
+
 def _place(
-    request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool
+    request: Request, calibrated: Calibrated, book: Ledger, observer: Observer
 ) -> tuple[Path, Charge, Unfinished | None]:
     """Where the head will be, what is charged for it, and the training that is resumed, if one is."""
-    out = None if request.out is None else with_ending(Path(request.out), calibrated.claim)
+    out = _out(request, calibrated)
     folder = request.folder if out is None else out.parent
     wanted = charge_of_training(calibrated, request.features, "head", request.whose, request.purpose)
-    if look and calibrated.claim == "private":
+    if calibrated.claim == "private":
         named = None if out is None else out.name
         found = unfinished(book, wanted, named, calibrated.plan, observer.say, observer.warn)
         if found is not None:

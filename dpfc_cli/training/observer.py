@@ -3,7 +3,7 @@
 from dpfc_cli.errors import UserError, warned
 from dpfc_cli.progress import show
 
-CHECKING, TUNING = "Checking the features", "Tuning on "
+CHECKING = "Checking the features"
 TRAINING, MATRICES, SOLVING = "Training", "Class matrices", "Solving"
 """The stages of a training, or what they begin with."""
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfc_cli import points
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.options import METHOD, MethodName, MethodOptions, option, said
+from dpfc_cli.options import METHOD, MethodName, MethodOptions, Options, option, said
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Privacy
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.structs import LARGEST
@@ -16,6 +17,8 @@ from dpfc_cli.training.summing import Alone, Summing
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.methods import AnyMethod
+    from dpfc_cli.records.card import Card
+    from dpfc_cli.training.calibrate import Calibrated
 
 PRIVACY, RUN = "Privacy", "The run"
 """Panels of the help."""
@@ -49,8 +52,35 @@ class Noisy(MethodOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hook(Options):
+    """What a package adds to trainings, with its options. A training has it if one of them is set; none has a default.
+
+    It acts after the calibration and before the checks, so nothing is charged yet. What it makes may depend on public
+    facts and public records alone.
+    """
+
+    def choose(self, request: "Request", calibrated: "Calibrated", observer: Observer) -> "Calibrated":
+        """The same training with other options of its method. What is released stays, and so does the noise.
+
+        UserError: whatever can be refused.
+        """
+        raise NotImplementedError
+
+    def ended(self, card: "Card", observer: Observer) -> None:
+        """Told what the card of the head says."""
+
+
+def added_hooks() -> list[type[Hook]]:
+    """What packages add to trainings, in the order of their names: it acts in this order."""
+    return [points.load("dpfc.hooks", name, type) for name in sorted(points.added("dpfc.hooks"))]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Noisy):
-    """One training as it is asked for. UserError where privacy is not stated once, or where parameters contradict."""
+    """One training as it is asked for. UserError where privacy is not stated once, or where parameters contradict.
+
+    hooks: what packages add, of which an option is set.
+    """
 
     features: "FeatureSet" = field(
         kw_only=False, metadata=said("The private records (`dpfc_cli.open_features`).", metavar="SET")
@@ -69,25 +99,6 @@ class Training(Noisy):
     )
     non_private: bool = option("Train without noise, for comparison: ε = ∞.", PRIVACY, default=False)
     allow_large_delta: bool = option("Accept a δ above 1/n, which is refused otherwise.", PRIVACY, default=False)
-    public_features: "FeatureSet | None" = option(
-        "Feature set of other pictures, which nobody needs to protect, from the same backbone. Their mean makes the "
-        "released one more accurate, at no cost in privacy. This helps where epsilon is small and records and classes "
-        "are few (dp-whitened).",
-        METHOD,
-        metavar="SET",
-    )
-    public_head: Path | str | None = option(
-        "Public class vectors over the same features: .npz, .safetensors or .npy, or a head of public records. The "
-        "training starts from them, at no cost in privacy. This helps where epsilon is small or classes have few "
-        "records (dp-whitened).",
-        METHOD,
-        metavar="FILE",
-    )
-    tune_on: "FeatureSet | None" = option(
-        "A public feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
-        METHOD,
-        metavar="SET",
-    )
     seed: int | None = option(
         "Reproducible noise, for research. The head then claims no guarantee. It names the seed, and the ε that the "
         "noise would be worth.",
@@ -101,6 +112,7 @@ class Training(Noisy):
     observer: Observer | None = option(
         "Told of warnings and progress. Default: Python warnings, and a bar in a terminal or a notebook.", typed=False
     )
+    hooks: tuple[Hook, ...] = ()
 
     def __post_init__(self) -> None:
         from dpfc_cli.ledger.facts import noted

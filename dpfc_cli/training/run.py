@@ -106,12 +106,8 @@ def run(checked: Checked, observer: Observer, solve: Solve = _solved) -> Trained
         paid.path = path = heads.save(data, checked.path)
         if card.converged is False:
             observer.warn("the optimum was not reached. The head is where the iteration ended.")
-        start = card.public_head
-        if start is not None and start.trusted is not None and round(100 * start.trusted) == 0:
-            observer.warn(
-                "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
-                "another backbone or order of classes."
-            )
+        for hook in checked.request.hooks:
+            hook.ended(card, observer)
     if paid.unsettled is not None:
         observer.warn(f"the head is written to '{path}', but the ledger does not say so. {paid.unsettled.what}")
     return Trained(charged=paid, checked=checked, head=replace(head, path=path))

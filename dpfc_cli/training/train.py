@@ -3,52 +3,36 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
+from dataclasses import fields
+
 from dpfc_cli.errors import UserError, printable
-from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.options import takes
-from dpfc_cli.training import public, public_start, tuning
-from dpfc_cli.training.calibrate import calibrate, warnings_of
+from dpfc_cli.training.calibrate import Planned, calibrate, warnings_of
 from dpfc_cli.training.charged import charged_again, charged_before
 from dpfc_cli.training.check import Checked, check
-from dpfc_cli.training.observer import TUNING, Observer
-from dpfc_cli.training.request import Request, Training
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Request, Training, added_hooks
 from dpfc_cli.training.run import Trained, run
 
 
 def plan(request: Request, observer: Observer) -> Checked:
-    """Everything of a training that costs no privacy: calibration, warnings, public records, checks, tuning. UserError:
-    whatever can be refused.
+    """Everything of a training that costs no privacy: calibration, what packages add, checks, warnings.
+    UserError: whatever can be refused. ValueError: a hook changes what is released.
     """
 
     def slow() -> None:
         observer.say("Calibrating the noise for sampled releases. This takes some seconds.")
 
-    calibrated = calibrate(request.chosen, request.facts, request.options, request.privacy, slow)
-    informing, tuning_on, private = request.public_features, request.tune_on, request.features
-    if informing is not None:
-        public.check(calibrated, private, informing)
-    if request.public_head is not None:
-        book = read(ledger_path(private.folder))
-        calibrated = public_start.begin(calibrated, private, request.public_head, book)
-    trials = None if tuning_on is None else tuning.prepare(calibrated, private, tuning_on, request.memory)
-    known = {each.folder: each for each in (tuning_on, informing) if each is not None}
-    said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
-    if request.public_head is not None:
-        said += public_start.warnings_of(calibrated)
-        observer.say(public_start.REMARK)
-    said += [] if trials is None else tuning.warnings_of(trials)
-    if informing is not None:
-        stage = "Reading the public features"
-        calibrated = public.inform(calibrated, informing, lambda *far: observer.progress(stage, *far))
+    calibrated = first = calibrate(request.chosen, request.facts, request.options, request.privacy, slow)
+    for hook in request.hooks:
+        calibrated = hook.choose(request, calibrated, observer)
+        if any(getattr(calibrated, each.name) != getattr(first, each.name) for each in fields(Planned)):
+            raise ValueError(f"{type(hook).__name__} changes what is released")
     checked = check(request, calibrated, observer)
     # What is refused needs no warning, and what was charged before had them.
     if request.again or not charged_before(checked.book, checked.charge):
-        for text in said:
+        for text in warnings_of(calibrated):
             observer.warn(text)
-    if trials is not None:
-        tuning_stage = f"{TUNING}{trials.known.name}"
-        chosen = tuning.tune(calibrated, trials, lambda *far: observer.progress(tuning_stage, *far))
-        checked = check(request, chosen, observer)
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)
         observer.say(
@@ -68,7 +52,7 @@ def refused_again(checked: Checked) -> UserError | None:
     return charged_again(checked.book, checked.charge, checked.features.name)
 
 
-@takes(Training)
+@takes(Training, *added_hooks())
 def train(wanted: Training) -> Trained:
     """Train a linear classifier on a feature set with differential privacy, and charge it to the set's ledger.
 

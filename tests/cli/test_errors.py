@@ -47,7 +47,6 @@ MISTAKES = {
     f"train --epsilon 1 --out heads/{'x' * 240}.safetensors": "unwritable out",
     "train --epsilon 1 --memory 1MB": "memory pool", "train --epsilon 1 --budget-split half": "bad-value budget_split",
     "train --epsilon 1 --sampling-rate 0.1": "conflict sampling_rate",
-    "train --epsilon 1 --public-features blobs": "private-records public_features",
     "train --non-private --damping 5": "conflict damping",
     "statement arrays/train_x.npy": "damaged arrays/train_x.npy", "evaluate": "missing epsilon",
     "budget --features nowhere": "missing nowhere", "budget --features arrays": "missing arrays",
@@ -83,7 +82,7 @@ def test_a_near_name_is_suggested_for_what_is_not_known(dpfc: Dpfc, features: Pa
     for line, near in (
         ("train --eps 1", "'--epsilon'"),
         ("train -epsilon 1", "'--epsilon'"),
-        ("train --public x", "'--public-features' or '--public-head'"),
+        ("train --no x", "'--noise-multiplier' or '--non-private'"),
         ("--quite list", "'--quiet'"),
         ("trian", "'train'"),
         ("train --epsilon 1 --method dp-s", "'dp-sgd'"),

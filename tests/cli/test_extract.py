@@ -258,6 +258,4 @@ def test_a_held_out_part_is_evaluated_on_and_both_sets_are_added_up(dpfc: Dpfc, 
     for name in (plain, held):
         (account,) = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]["populations"]
         assert len(account["charges"]) == 2
-    refused = dpfc("train", "--epsilon", "2", "--features", held, "--public-features", plain, "--json")
-    assert refusal(refused) == f"private-records public_features features/{plain}"
     dpfc(*line, "--hold-out", "0.3", "--out", held, ends=6)

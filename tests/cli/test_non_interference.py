@@ -26,19 +26,16 @@ from dpfc_cli.cli.typed import typed
 from dpfc_cli.ledger.facts import KINDS
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
-from dpfc_cli.training.request import Request
+from dpfc_cli.training.request import Request, added_hooks
 from tests import instead
 from tests.cli.worlds import LINE, PRIVATE, Seen, both, differences
 
 SEVERAL = "train --features several --epsilon 1"
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-whitened": (f"{PRIVATE} --steps 2 --damping 0.5",),
-    "dp-whitened with all that is public": (
-        f"{PRIVATE} --public-features known --public-head vectors.safetensors --steps 2 --json",
-    ),
     "dp-fc": (f"{PRIVATE} --method dp-fc --adjacency replace-one --steps 2 --budget-split 0.3,0.7 --json",),
     "dp-ls": (f"{PRIVATE} --method dp-ls --negative-weight 0.2 --ridge 1 --delta 0.02 --allow-large-delta",),
-    "dp-newton, tuned": (f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",),
+    "dp-newton": (f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --json",),
     "dp-sgd, sampled": (
         "train --features private --method dp-sgd --noise-multiplier 9 --steps 2 --sampling-rate 0.3 --average",
     ),
@@ -61,7 +58,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate private-dp-sgd-eps1 --features private --json",
     ),
     "persons": (
-        "train --features persons --epsilon 1 --steps 2 --public-head vectors.safetensors --out heads/p.safetensors",
+        "train --features persons --epsilon 1 --steps 2 --out heads/p.safetensors",
         "train --features persons --epsilon 1 --method dp-ls --delta 0.02 --json",
         "train --features persons --noise-multiplier 9 --method dp-sgd --steps 2 --sampling-rate 0.3",
         "statement p",
@@ -84,8 +81,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --delta 0.5",
         f"{PRIVATE} --memory 1KB",
         f"{PRIVATE} --out a.research.safetensors",
-        f"{PRIVATE} --public-features private",
-        f"{PRIVATE} --tune-on several",
         "evaluate --epsilon 1",
         "train --features private --sigma 1e30",
     ),
@@ -140,6 +135,15 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "budget --features private --sigma 1",
     ),
 }
+HOOKS = {
+    "public_features": f"{PRIVATE} --public-features known --steps 2 --json",
+    "public_head": "train --features persons --epsilon 1 --public-head vectors.safetensors --steps 2 --json",
+    "tune_on": f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",
+}
+"""What packages add to trainings, by its option."""
+SCENARIOS |= {name: (line,) for name, line in HOOKS.items() if name in points.added("dpfc.hooks")}
+if "tune_on" in points.added("dpfc.hooks"):
+    SCENARIOS["refusals of a hook"] = (f"{PRIVATE} --tune-on several",)
 if "import" in points.added("dpfc.commands"):
     SCENARIOS |= {
         "an import": (
@@ -183,7 +187,7 @@ def test_what_can_be_seen_depends_on_what_was_released_alone(
 
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
-    flags = {each.flag for each in typed(command.train, Request).values()}
+    flags = {each.flag for each in typed(command.train, Request, *added_hooks()).values()}
     assert {*flags, "-q", "-v"} - words == {"--non-private"}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"
 
@@ -380,6 +384,7 @@ def test_cards_heads_and_facts_have_the_names_of_the_closed_lists_and_no_other(
                 with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
                     for kind, body in connection.execute("SELECT kind, body FROM facts"):
                         of_facts[kind] |= set(names_in(json.loads(body)))
-    assert of_cards == set(CARD)
+    absent = {"tuning" if name == "tune_on" else name for name in HOOKS if name not in SCENARIOS}
+    assert of_cards == {name for name in CARD if name.partition(".")[0] not in absent}
     assert of_heads == set(HEAD)
     assert of_facts == {kind: {*names, *SHARED} for kind, names in LEDGER.items()}

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from safetensors.numpy import save_file
 
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import ENDINGS
@@ -75,7 +76,7 @@ JOBS = {
             "--epsilon",
             "1",
             "--public-head",
-            "tiny/vectors.npy",
+            "tiny/vectors.safetensors",
             "--seed",
             "5",
         ),
@@ -160,7 +161,7 @@ def made(root: Path) -> Scenes:
     for name in ("tiny", "starts"):
         (work / name).mkdir()
     kept(MODELS["vit-ti16"], work / "tiny", {"head.weight": np.eye(6, 192, dtype=np.float32)})
-    np.save(work / "tiny" / "vectors.npy", np.eye(3, 4))
+    save_file({"vectors": np.eye(3, 4)}, work / "tiny" / "vectors.safetensors", {"classes": '["0", "1", "2"]'})
     (work / "tiny" / "rows.json").write_text(json.dumps({"c0": [0], "c1": [1, 2], "c2": [3]}))
     classes = ("--classes", "3")
     for line in (

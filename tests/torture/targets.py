@@ -25,6 +25,7 @@ from dpfc_cli.extensions.importing import slides
 from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.extensions.importing.request import Import
 from dpfc_cli.extensions.importing.tables import opened
+from dpfc_cli.extensions.planning import tuning
 from dpfc_cli.extensions.starts.classifier_rows import below, check_count, labels_in, stated
 from dpfc_cli.extensions.starts.wordnet import WordNet
 from dpfc_cli.features.reader import FeatureSet
@@ -42,7 +43,6 @@ from dpfc_cli.privacy.accounting import Claim, Privacy
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records import statement
 from dpfc_cli.records.findings import findings
-from dpfc_cli.training import tuning
 from dpfc_cli.training.card import card_of
 from tests.extensions.importing import formats
 from tests.extensions.medical import dicoms

@@ -10,7 +10,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.queries import Query
 from tests.support import blobs, feature_set
-from tests.training import starts
+from tests.training.requests import three
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def private(tmp_path: Path) -> FeatureSet:
-    return starts.made(tmp_path, "private", 0)
+    return three(tmp_path, "private", 0)
 
 
 @pytest.fixture(scope="module")

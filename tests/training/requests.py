@@ -9,14 +9,17 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
+from dpfc_cli.options import MethodName, with_hooks
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request
-from dpfc_cli.training.train import plan
-from tests.support import CHAIN, feature_set, plan_of, replace
+from dpfc_cli.training.request import Request, added_hooks
+from dpfc_cli.training.run import Trained
+from dpfc_cli.training.train import plan, train
+from tests.support import CHAIN, blobs, feature_set, plan_of
+from tests.training.stopped import Listener
 
 FACTS = Facts(n=100, m=2, d=2)
 GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
@@ -36,12 +39,27 @@ def small(name: str, n: int, test: int = 0, *, first: int = 0, persons: bool = F
 
 
 def request(features: FeatureSet, **changed: Any) -> Request:
-    wanted = Request(features=features, folder=features.folder.parent / "heads", epsilon=2.0, method="dp-fc", steps=3)
-    return replace(wanted, **changed)
+    """As the options say it, those of packages included."""
+    wanted = {"folder": features.folder.parent / "heads", "epsilon": 2.0, "method": "dp-fc", "steps": 3, **changed}
+    return Request(features, **with_hooks(wanted, added_hooks()))
 
 
-def checked(features: FeatureSet, **changed: Any) -> Checked:
-    return plan(request(features, **changed), Observer())
+def checked(features: FeatureSet, observer: Observer | None = None, **changed: Any) -> Checked:
+    return plan(request(features, **changed), observer or Observer())
+
+
+CLASSES = ("red fox", "Wolf", "otter")
+
+
+def three(folder: Path, name: str, seed: int, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
+    """A set of 120 records of three classes."""
+    x, y = blobs(120, 6, 3, seed=seed)
+    np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
+    return feature_set(folder / f"{name}.npz", folder / "features" / name, classes=classes)
+
+
+def head_of(features: FeatureSet, method: MethodName = "dp-whitened", **others: Any) -> Trained:
+    return train(features, **{"method": method, "steps": 2, "observer": Listener(), "again": True, **others})
 
 
 def ready(features: FeatureSet, epsilon: float = 2.5, **changed: Any) -> Checked:

@@ -14,7 +14,7 @@ from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
-from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width, with_options
+from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, warnings_of, warnings_of_width
 from tests.support import CHAIN, calibrated_at, plan_of, refuses, replace
 
 FACTS = Facts(n=1000, m=3, d=4)
@@ -121,38 +121,12 @@ def test_options_without_an_effect_are_refused(given: dict[str, Any]) -> None:
         calibrate(METHODS["dp-fc"], FACTS, given, Privacy())
 
 
-def test_options_that_are_chosen_afterwards_leave_plan_and_guarantee_as_they_are() -> None:
-    made = calibrate(METHODS["dp-sgd"], FACTS, {"steps": 2}, Privacy(epsilon=1.0))
-    chosen = with_options(made, {"steps": 2, "learning_rate": 0.7}, {"name": "known"})
-    assert (chosen.plan, chosen.guarantee, chosen.mechanism) == (made.plan, made.guarantee, made.mechanism)
-    assert (chosen.options.learning_rate, chosen.parts) == (0.7, {"tuning": {"name": "known"}})
-    with pytest.raises(ValueError, match="shapes the plan"):
-        with_options(made, {"steps": 3}, {})
-
-
 def test_too_small_a_sample_is_refused_before_anything_slow() -> None:
     given, told = {"steps": 2, "sampling_rate": 1e-9}, list[str]()
     for privacy in (Privacy(noise_multiplier=3.0), Privacy(epsilon=1.0)):
         with refuses("bad-value", match="sampling rate"):
             calibrate(METHODS["dp-sgd"], FACTS, given, privacy, lambda: told.append("slow"))
     assert not told
-
-
-@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0), Privacy()], ids=["noise", "no noise"])
-def test_options_that_are_chosen_afterwards_are_complete(privacy: Privacy) -> None:
-    method = METHODS["dp-sgd"]
-    made = calibrate(method, FACTS, {"steps": 2}, privacy)
-    chosen = with_options(made, {"steps": 2, "learning_rate": 0.7}, {})
-    assert chosen.given == {"steps": 2, "learning_rate": 0.7}
-    assert chosen.options == calibrate(method, FACTS, chosen.given, privacy).options
-
-
-def test_public_knowledge_stays_when_options_are_chosen() -> None:
-    made = calibrate(METHODS["dp-whitened"], FACTS, {}, Privacy(epsilon=1.0))
-    known = dict.fromkeys(made.method.public, "what is known")
-    chosen = with_options(replace(made, options=replace(made.options, **known)), {}, {})
-    assert known
-    assert {name: getattr(chosen.options, name) for name in known} == known
 
 
 def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: FeatureSet) -> None:

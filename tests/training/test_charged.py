@@ -51,9 +51,8 @@ def test_each_value_is_made_by_its_own_step_alone() -> None:
 
 
 def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
-    trials = {"training/tuning.py"}
-    assert callers("Curator") == callers("NonPrivate") == {"training/charged.py"} | trials
-    assert callers("Unprotected") == trials
+    assert callers("Curator") == callers("NonPrivate") == {"training/charged.py"}
+    assert callers("Unprotected") == set()
 
 
 def charge(ready: Checked) -> Charged:

@@ -100,21 +100,6 @@ def test_what_goes_on_has_the_name_that_was_charged(sets: dict[str, FeatureSet])
     assert ready(sets["a"], delta=1e-6).path != before.path
 
 
-def test_what_is_tuned_is_held_against_the_cap_before_it_is_tuned(sets: dict[str, FeatureSet]) -> None:
-    set_cap(sets["a"], 2.0)
-    refused(sets["a"], tune_on=sets["b"])
-
-
-def test_what_is_tuned_may_be_a_training_that_was_stopped(sets: dict[str, FeatureSet]) -> None:
-    """Its options are known after the tuning. Only then it is clear which training it is, and whether it is charged."""
-    set_cap(sets["a"], 2.5)
-    killed(ready(sets["a"]))
-    wanted = replace(ready(sets["a"]).request, tune_on=sets["b"])
-    calibrated = calibrate(wanted.chosen, wanted.facts, {"steps": 2}, wanted.privacy)
-    assert check(wanted, calibrated, observer := Listener()).unfinished is None
-    assert observer.said == []
-
-
 def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, FeatureSet]) -> None:
     path = ledger_path(sets["a"].folder)
     before = path.read_bytes()

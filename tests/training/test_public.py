@@ -1,23 +1,20 @@
-"""Public features: what is refused, and what is made of the rest."""
+"""What may be used beside private records, because nobody needs to protect it."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.ledger.public import check_public, facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import Privacy
-from dpfc_cli.training import public, tuning
-from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training import public
+from dpfc_cli.training.calibrate import calibrate
 from tests.support import blobs, feature_set, refuses, replace, trained
 from tests.training.requests import ready
 from tests.training.stopped import killed
@@ -95,42 +92,16 @@ def test_what_only_the_operator_can_know_is_said(other: FeatureSet) -> None:
     assert public.warnings_of(other) == []
 
 
-def test_what_has_no_use_for_public_features_is_refused(private: FeatureSet, other: FeatureSet, tmp_path: Path) -> None:
-    def refused(calibrated: Calibrated, features: FeatureSet) -> UserError:
-        with pytest.raises(UserError) as error:
-            public.check(calibrated, private, features)
-        return error.value
-
-    facts, whitened, by_epsilon = facts_of(private), METHODS["dp-whitened"], Privacy(epsilon=1.0)
-    calibrated = calibrate(whitened, facts, {}, by_epsilon)
-    public.check(calibrated, private, other)
-    assert "the private records themselves" in refused(calibrated, private).what
-    assert "dimensions (7, not 6)" in refused(calibrated, made(tmp_path, "wide", *blobs(90, 7, 3))).what
-    for k, remedy in ((1, "or use dp-whitened"), (2, "dp-whitened is for records with one label")):
-        error = refused(calibrate(METHODS["dp-fc"], replace(facts, k=k), {}, by_epsilon), other)
-        assert "‹public_features› is no option of dp-fc" in error.what
-        assert remedy in error.remedy
-        assert (error.code, error.fields) == ("conflict", {"parameter": "public_features"})
-    error = refused(calibrate(whitened, facts, {}, Privacy()), other)
-    assert error.what == "‹public_features› has no effect with ‹non_private›."
-    assert (error.code, error.fields) == ("conflict", {"parameter": "public_features"})
-
-
 def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_named(
     private: FeatureSet, other: FeatureSet, tmp_path: Path
 ) -> None:
-    method = METHODS["dp-whitened"]
-    calibrated = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
     public.check_other(private, other, "public_features")
-    made = trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
-    uses: dict[str, Callable[[], object]] = {
-        "public_features": lambda: public.check_other(private, other, "public_features"),
-        "tune_on": lambda: tuning.prepare(calibrated, private, other),
-        "on": lambda: check_public(other, "on"),
-    }
-    for option, use in uses.items():
-        with refuses("private-records", parameter=option):
-            use()
+    method, facts = METHODS["dp-whitened"], facts_of(other)
+    made = trained(other, calibrate(method, facts, {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
+    with refuses("private-records", parameter="public_features"):
+        public.check_other(private, other, "public_features")
+    with refuses("private-records", parameter="on"):
+        check_public(other, "on")
     # Without its ledger it is known by its name.
     away = FeatureSet(shutil.copytree(other.folder, tmp_path / "away" / other.name))
     check_public(away, "on")
@@ -183,49 +154,3 @@ def test_what_was_charged_is_private_and_so_is_the_same_source(
     copy = made(tmp_path, "copy", *blobs(500, 6, 3, seed=1))
     with refuses("private-records", parameter="public_features"):
         public.check_other(private, copy, "public_features")
-
-
-def overwrite(features: FeatureSet, x: np.ndarray) -> None:
-    """As a shard that dpfc did not write may have it."""
-    shards = features.split("train").shards
-    for shard, rows in zip(shards, np.array_split(x, len(shards)), strict=True):
-        with h5py.File(features.folder / shard.file, "r+") as file:
-            file["features"][:] = rows
-
-
-def test_the_mean_is_that_of_all_finite_records_whatever_the_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y = blobs(500, 6, 3, seed=2)
-    features = made(tmp_path, "some", x, y)
-    # A record with a zero in it is a record. One of zeros alone could not be decoded.
-    x[6, 3], x[7], x[8, 2], x[9, 0] = 0, 0, np.nan, np.inf
-    overwrite(features, x)
-    monkeypatch.setattr(public, "ROWS", 64)
-    calls: list[tuple[int, int]] = []
-    found = public.mean_of(features, "train", lambda done, total: calls.append((done, total)))
-    unit = np.delete(x, [7, 8, 9], axis=0).astype(np.float64)
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    assert np.allclose(found, unit.mean(axis=0), atol=1e-5)
-    assert calls == [*((done, 500) for done in range(64, 500, 64)), (500, 500)]
-    overwrite(features, np.full_like(x, np.nan))
-    with refuses("damaged"):
-        public.mean_of(features, "train")
-
-
-def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet) -> None:
-    method = METHODS["dp-whitened"]
-    plain = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
-    informed = public.inform(plain, other)
-    assert (informed.plan, informed.guarantee) == (plain.plan, plain.guarantee)
-    assert informed.options.public.origin["rows"] == other.split("train").n
-    assert method.plan(informed.facts, informed.options) == plain.plan
-    assert replace(informed.options, public=None) == plain.options
-
-
-def test_a_damaged_set_is_refused(private: FeatureSet, other: FeatureSet) -> None:
-    plain = calibrate(METHODS["dp-whitened"], facts_of(private), {}, Privacy(epsilon=1.0))
-    shard = other.folder / other.split("train").shards[0].file
-    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
-    with refuses("damaged"):
-        public.inform(plain, other)

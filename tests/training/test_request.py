@@ -77,10 +77,6 @@ def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[st
         ({"epsilon": 1, "seed": 1.5}, "bad-value", "seed"),
         ({"epsilon": 1, "by": ""}, "bad-value", "by"),
         ({"epsilon": 1, "purpose": ""}, "bad-value", "purpose"),
-        *(
-            ({"epsilon": 1, name: value}, "bad-value", name)
-            for name, value in {"public_features": "x", "tune_on": "x"}.items()
-        ),
         # Nothing is no value of what has a default.
         ({"epsilon": 1, "method": None}, "unknown-name", "method"),
         *(({"epsilon": 1, name: None}, "bad-value", name) for name in ("non_private", "allow_large_delta")),

@@ -2,9 +2,8 @@
 
 import functools
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,105 +13,77 @@ import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger.caps import set_cap
-from dpfc_cli.methods import METHODS
+from dpfc_cli.options import option, takes
+from dpfc_cli.records.card import Card
 from dpfc_cli.training import charged as charges_module
-from dpfc_cli.training import public, tuning
-from dpfc_cli.training.calibrate import Calibrated, warnings_of
+from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.charged import question
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request
+from dpfc_cli.training.request import Hook, Request, Training
 from dpfc_cli.training.run import run
-from dpfc_cli.training.train import plan, train
+from dpfc_cli.training.train import train
 from tests.support import blobs, refuses, replace
-from tests.training.requests import account, charges, checked, ready, states
+from tests.training.requests import charges, checked, ready, states
 from tests.training.stopped import Listener, killed
 
 # Before the charge
 
 
-def asked(features: FeatureSet, **changed: Any) -> Request:
-    given = {"method": "dp-adam", "steps": 2, "epsilon": 2.5, **changed}
-    return Request(features=features, folder=Path("heads"), **given)
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Hook):
+    """What a package may add: options that it chooses, here a value of the user's."""
+
+    rate: float | None = option("A learning rate.", low=0, high=1)
+    faults: tuple[str, ...] = ()
+
+    def choose(self, request: Request, calibrated: Calibrated, observer: Observer) -> Calibrated:
+        changed = {name: replace(getattr(calibrated, name), mu=1.0) for name in self.faults}
+        return replace(calibrated, options=replace(calibrated.options, learning_rate=self.rate), **changed)
+
+    def ended(self, card: Card, observer: Observer) -> None:
+        observer.say(f"trained at {card.options['learning_rate']}")
 
 
-def test_a_public_set_that_is_the_private_one_is_refused_before_anything_is_said_or_read(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_chooses_before_anything_is_charged_and_is_told_of_the_card(features: FeatureSet) -> None:
+    """What it chooses decides which training it is."""
     told = Listener()
-    monkeypatch.setattr(public, "mean_of", lambda *given: pytest.fail("the public features were read"))
-    with refuses("private-records", parameter="public_features"):
-        plan(asked(sets["a"], method="dp-whitened", public_features=sets["b"], epsilon=0.01), told)
-    assert told.warned == []
+    made = [checked(features, hooks=(Chosen(rate=rate),)) for rate in (0.5, 0.25)]
+    assert [each.calibrated.options.learning_rate for each in made] == [0.5, 0.25]
+    assert made[0].charge.digest != made[1].charge.digest
+    assert charges(features) == ()
+    run(made[0], told)
+    assert told.said == ["trained at 0.5"]
+    killed(checked(features, hooks=(Chosen(rate=0.25),)))
+    resumed = [checked(features, hooks=(Chosen(rate=rate),)).unfinished for rate in (0.5, 0.25)]
+    assert [each is not None for each in resumed] == [False, True]
 
 
-Tune = Callable[[Calibrated], object]
+@pytest.mark.parametrize("fault", ["guarantee", "mechanism"])
+def test_a_hook_that_changes_what_is_released_is_a_defect(features: FeatureSet, fault: str) -> None:
+    with pytest.raises(ValueError, match="Chosen changes what is released"):
+        checked(features, hooks=(Chosen(rate=0.5, faults=(fault,)),))
+    assert charges(features) == ()
 
 
-@pytest.fixture
-def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
-    """Replaces the trials, which take long. What happens meanwhile is given."""
+def test_an_option_of_a_hook_is_one_of_the_function(features: FeatureSet) -> None:
+    @takes(Training, Chosen)
+    def asked(wanted: Training) -> tuple[Hook, ...]:
+        """Say what was asked for.
 
-    def replaced(tune: Tune) -> None:
-        monkeypatch.setattr(tuning, "prepare", lambda *given: SimpleNamespace(known=SimpleNamespace(name="b")))
-        monkeypatch.setattr(tuning, "warnings_of", lambda trials: ["a poor stand-in"])
-        said = {"name": "b", "fingerprint": "f", "facts": {"n": 20, "m": 2}, "runs": 1}
-        said |= {"tried": [], "finalists": [], "chosen": {}}
-        monkeypatch.setattr(tuning, "tune", lambda made, *rest: replace(tune(made) or made, parts={"tuning": said}))
+        Returns:
+            It.
 
-    monkeypatch.setattr(public, "warnings_of", lambda features: [f"{features.name} was imported"])
-    return replaced
+        """
+        return wanted.hooks
 
-
-def test_each_warning_is_told_once(sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]) -> None:
-    tuned(lambda calibrated: None)
-    told = Listener()
-    made = plan(asked(sets["a"], tune_on=sets["b"], epsilon=0.01), told)
-    noise = warnings_of(made.calibrated)
-    assert noise
-    assert told.warned == [*noise, "b was imported", "a poor stand-in"]
-
-
-def test_features_that_changed_during_the_tuning_are_refused(
-    sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]
-) -> None:
-    (shard,) = (sets["a"].folder / each.file for each in sets["a"].split("train").shards)
-    tuned(lambda calibrated: shard.write_bytes(shard.read_bytes()[:-1] + b"x") and None)
-    with refuses("damaged"):
-        plan(asked(sets["a"], tune_on=sets["b"]), Listener())
-
-
-def test_what_was_chosen_is_rehearsed(sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]) -> None:
-    """The options that were tuned may let a method ask for something else than it has planned."""
-
-    def solve(oracle: Any, facts: Any, options: Any) -> Any:
-        return METHODS["dp-adam"].solve(oracle, facts, replace(options, steps=1))
-
-    tuned(lambda calibrated: replace(calibrated, method=replace(calibrated.method, solve=solve)))
-    with refuses("unsupported"):
-        plan(asked(sets["a"], tune_on=sets["b"]), Listener())
-
-
-def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charged(
-    sets: dict[str, FeatureSet], tuned: Callable[[Tune], None]
-) -> None:
-    """And another choice is another training: it is held against the cap before it is charged."""
-    tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=2.0)))
-    set_cap(sets["a"], 2.5)
-    wanted, told = asked(sets["a"], tune_on=sets["b"]), Listener()
-    before = plan(wanted, told)
-    killed(before)
-    assert before.calibrated.options.learning_rate == 2.0
-    before.path.parent.mkdir()
-    before.path.touch()
-    again = plan(wanted, told)
-    assert again.unfinished is not None
-    assert (again.path, again.calibrated) == (before.path, before.calibrated)
-    assert told.said[-1].endswith("It resumes, and nothing more is charged: 0 of its 2 releases have their answers.")
-    assert again.after.charges == account(sets["a"]).charges
-    tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=0.5)))
-    with refuses("over-cap", parameter="epsilon"):
-        plan(wanted, told)
+    function: Any = asked
+    assert function(features, epsilon=1, rate=0.5) == (Chosen(rate=0.5),)
+    assert function(features, epsilon=1) == function(features, epsilon=1, rate=None) == ()
+    assert "rate: A learning rate." in (asked.__doc__ or "")
+    with refuses("bad-value", parameter="rate"):
+        function(features, epsilon=1, rate=2)
+    with pytest.raises(TypeError, match=r"'rates'.*'rate'"):
+        function(features, epsilon=1, rates=2)
 
 
 # The end

@@ -18,7 +18,7 @@ import numpy as np
 from dpfc_cli.errors import Note, UserError, conflict, damaged, missing, parameter, quoted
 from dpfc_cli.extensions.federation.card import Federated
 from dpfc_cli.extensions.federation.messages import PATIENCE, SHORT, Refusal, ask
-from dpfc_cli.extensions.federation.plan import Federation
+from dpfc_cli.extensions.federation.plan import Federation, class_vectors
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.facts import now
@@ -36,7 +36,6 @@ from dpfc_cli.structs import optional
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_with, check_name, with_ending
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.public_start import vectors_for
 
 GIVING = 30.0
 """Seconds for which a site that is away is asked again when there is a new head for it."""
@@ -246,7 +245,7 @@ def run(
             f"{parameter('sockets')}: there is no folder {quoted(sockets)}.",
             "Name the folder in which the sockets of the sites are.",
         )
-    public = None if start is None else vectors_for(plan.classes, plan.features.dim, start)
+    public = None if start is None else class_vectors(plan, start)
     if (public and public.origin["sha256"]) != (plan.start and plan.start.sha256):
         raise conflict(
             f"The plan starts from {plan.start.name if plan.start else 'nothing'}: {parameter('public_head')}.",

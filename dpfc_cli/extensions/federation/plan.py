@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from msgspec import Meta, field, structs
 
+from dpfc_cli import points
 from dpfc_cli.errors import UserError, conflict, damaged, missing, parameter, quoted, unsupported
 from dpfc_cli.extensions.federation.card import Federated, Site
 from dpfc_cli.extensions.federation.masks import keep, new_key, point
@@ -46,8 +47,6 @@ from dpfc_cli.records.card import Start
 from dpfc_cli.records.claims import Epsilon
 from dpfc_cli.structs import Count, Fault, Id, Record, Scalar, Values, decoded, encoded, fields_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.public_start import check as check_start
-from dpfc_cli.training.public_start import vectors_for
 from dpfc_cli.version import TRAINING, code_digest
 
 PLAN, AGAIN = "a plan", "Name the file, or ask whoever made it for it again."
@@ -260,10 +259,22 @@ def load(path: Path) -> Federation:
             raise ValueError("its start has other classes")
         if start is not None and (start.trusted, start.doubted) != (None, None):
             raise ValueError("nothing is known of its start before the training")
-        solver = plan.solver
-    if plan.start is not None:
-        check_start(solver)
+        if start is not None and "public_head" not in plan.solver.method.public:
+            raise ValueError("its method has no use for a start")
     return plan
+
+
+def class_vectors(plan: Federation, start: Path | str) -> PublicHead:
+    """Public class vectors in a file, as `dpfc train --public-head` takes them. UserError: they do not fit, or no
+    package reads them.
+    """
+    if "public_head" not in points.added("dpfc.hooks"):
+        raise unsupported(
+            f"No package that is installed reads {quoted(start)}.", f"Leave out {parameter('public_head')}."
+        )
+    hook = points.load("dpfc.hooks", "public_head", type)(public_head=start)
+    found: PublicHead = hook.vectors(plan.solver, plan.classes, plan.features.dim)
+    return found
 
 
 def check_policy(plan: Federation, name: str, path: Path) -> None:
@@ -361,7 +372,7 @@ def agreed(
 
     method: "auto" is dp-whitened for one label per record, and dp-fc for several. delta: None: the smallest of the
     sites' defaults. colluding: how many of the other sites may; None: all of them, without masks. start: a file of
-    public class vectors, see `training.public_start`. UserError: the sites do not fit together, or the method is none
+    public class vectors, see `class_vectors`. UserError: the sites do not fit together, or the method is none
     of `FEDERATED`.
     """
     found = [_read(path, Invitation, "an invitation") for path in invitations]
@@ -410,13 +421,11 @@ def agreed(
         delta=min(default_delta(each.n) for each in found) if delta is None else delta,
     )
     try:
-        solver = made.solver
+        _ = made.solver
     except ValueError as error:
         raise UserError(f"There is no such plan: {error}.", "Ask for other invitations.", code="bad-value") from error
     if start is not None:
-        check_start(solver)
-        origin = vectors_for(made.classes, made.features.dim, start).origin
-        made = structs.replace(made, start=decoded(origin, Start))
+        made = structs.replace(made, start=decoded(class_vectors(made, start).origin, Start))
     return made
 
 

@@ -1,16 +1,18 @@
-"""What is wanted of a forecast."""
+"""What is wanted of a forecast, and of a training whose options are chosen on public records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.options import Classes, option, progress_option, said
+from dpfc_cli.options import METHOD, Classes, option, progress_option, said
 from dpfc_cli.progress import Progress
-from dpfc_cli.training.request import PRIVACY, Noisy
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import PRIVACY, Hook, Noisy, Request
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.training.calibrate import Calibrated
 
 FACTS = "Public facts"
 MOST = 10**12
@@ -63,3 +65,20 @@ class Forecasting(Noisy):
         "Say what ε is for a person with so many records, if records are protected.", PRIVACY, low=1, high=MOST
     )
     progress: Progress | None = progress_option("trainings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Hook):
+    """Options are chosen by trainings on public records."""
+
+    tune_on: "FeatureSet | None" = option(
+        "A public feature set with labels. Options are chosen by private trainings on it, at no cost in privacy.",
+        METHOD,
+        metavar="SET",
+    )
+
+    def choose(self, request: Request, calibrated: "Calibrated", observer: Observer) -> "Calibrated":
+        from dpfc_cli.extensions.planning.tuning import tuned
+
+        assert self.tune_on is not None
+        return tuned(request, calibrated, self.tune_on, observer)

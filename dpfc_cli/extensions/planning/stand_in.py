@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpfc_cli.extensions.planning.tuning import Trials, check_stand_in, labels_of
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import check_public
 from dpfc_cli.privacy.facts import Facts
@@ -20,7 +21,6 @@ from dpfc_cli.progress import Progress
 from dpfc_cli.training import public
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.machine import check_devices, check_memory
-from dpfc_cli.training.tuning import Trials, check_stand_in, labels_of
 
 RUNS = 5
 """Trainings on the stand-in for each ε."""

@@ -17,6 +17,7 @@ Name another ledger for records of other people.
 import copy
 import fcntl
 import inspect
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from safetensors.numpy import save_file
 
 from dpfc_cli.annotations.classes import MOST_ASSERTED, class_names, composed, stated
 from dpfc_cli.annotations.groups import GROUPS, NO_PERSON, Keys, keys_in, keys_of
@@ -41,15 +43,15 @@ from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.ledger.totals import Account
-from dpfc_cli.options import Option, refuse_unknown
+from dpfc_cli.options import Option, refuse_unknown, with_hooks
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.statement import SEEDED
 from dpfc_cli.show.document import Values
 from dpfc_cli.training.calibrate import HIDES
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request, Training
+from dpfc_cli.training.request import Request, added_hooks
 from dpfc_cli.training.run import Trained, run
-from dpfc_cli.training.train import plan
+from dpfc_cli.training.train import plan, train
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -64,7 +66,7 @@ except ImportError as error:
 
 OPTIONS = {
     name: each
-    for name, each in inspect.signature(Training).parameters.items()
+    for name, each in inspect.signature(train).parameters.items()
     if name not in ("features", "out", "epsilon", "non_private", "again", "observer")
 }
 """The options of a training that are parameters here, too."""
@@ -106,8 +108,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         cap: ε that all fits with this ledger together never pass, at `delta`. A fit writes it into the ledger before it
             is charged, and it holds for every fit after it. Another value replaces it, with a warning.
         options: those of `dpfc_cli.train`, each as a parameter of its own, such as `delta`, `seed`, `method` and
-            `steps`. `public_head` may also be an array with a row for each class. Such rows, and those of a .npy file,
-            have the order of `classes`.
+            `steps`. `public_head` may also be an array with a row for each class, in the order of `classes`.
 
     Attributes:
         classes_: the labels, sorted.
@@ -212,16 +213,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, features: FeatureSet) -> Trained:
         observer, given = _Observer(), {name: getattr(self, name) for name in OPTIONS}
-        if isinstance(self.public_head, np.ndarray):
-            given["public_head"] = features.folder / "public_head.npy"
-            np.save(given["public_head"], self.public_head, allow_pickle=False)
+        if isinstance(vectors := given.get("public_head"), np.ndarray):
+            given["public_head"] = features.folder / "public_head.safetensors"
+            save_file({"vectors": vectors}, given["public_head"], {"classes": json.dumps(features.classes)})
         request = Request(
             features,
             folder=features.folder.parent,
             epsilon=self.epsilon,
             keep=False,
             again=True,
-            **given,
+            **with_hooks(given, added_hooks()),
         )
         if self.cap is not None:
             _set_cap(request, self.cap, observer)

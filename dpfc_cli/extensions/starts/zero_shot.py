@@ -2,7 +2,7 @@
 with.
 
 **No record is read to make them.** They depend on the names of the classes and on the weights of the backbone alone. So
-a training may start from them at no cost in privacy (`training.public_start`), if the names are public and the weights
+a training may start from them at no cost in privacy (`vectors`), if the names are public and the weights
 know nothing of the private records. Only scoring them reads records.
 """
 
@@ -28,6 +28,7 @@ from dpfc_cli.extensions.starts.classifier_rows import (
     labels_in,
     stated,
 )
+from dpfc_cli.extensions.starts.means import mean_of
 from dpfc_cli.extensions.starts.request import ClassVectors
 from dpfc_cli.extensions.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.features.reader import FeatureSet
@@ -38,7 +39,7 @@ from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress
 from dpfc_cli.reading import lines_in
-from dpfc_cli.training.public import differing, mean_of
+from dpfc_cli.training.public import differing
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

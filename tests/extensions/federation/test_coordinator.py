@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from bench.federation import local, plan_of
 from dpfc_cli.errors import UserError
@@ -128,14 +129,15 @@ def test_sites_train_one_head_over_sockets(method: str, persons: bool, monkeypat
 
 def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> None:
     sets = {name: made_set(name) for name in NAMES}
-    np.savez("start.npz", vectors=np.stack([X[j == Y].mean(axis=0) for j in range(2)]), classes=np.array(["a", "b"]))
-    np.save("other.npy", np.eye(3, 8))
+    vectors, names = np.stack([X[j == Y].mean(axis=0) for j in range(2)]), {"classes": '["a", "b"]'}
+    save_file({"vectors": vectors}, "start.safetensors", names)
+    save_file({"vectors": vectors[::-1].copy()}, "other.safetensors", names)
     with refuses("conflict", match="dp-fc", parameter="public_head"):
-        agreed(sets, method="dp-fc", start="start.npz")
-    plain, plan = agreed(sets, epsilon=0.5), agreed(sets, epsilon=0.5, start="start.npz")
+        agreed(sets, method="dp-fc", start="start.safetensors")
+    plain, plan = agreed(sets, epsilon=0.5), agreed(sets, epsilon=0.5, start="start.safetensors")
     assert plan.start is not None
     assert plan.start.without == ("c",)
-    for wrong, start in ((plan, None), (plan, "other.npy"), (plain, "start.npz")):
+    for wrong, start in ((plan, None), (plan, "other.safetensors"), (plain, "start.safetensors")):
         with refuses("conflict", parameter="public_head"):
             coordinator.run(wrong, Path(), JOINT, Observer(), 0.0, start)
     others: list[dict[str, Any]] = [{"classes": 30}, {"without": ("d",)}, {"without": ("c", "c"), "classes": 1}]
@@ -147,7 +149,7 @@ def test_a_plan_may_have_a_public_start_that_the_coordinator_alone_reads() -> No
         with pytest.raises(UserError):
             plans.load(Path("changed.json"))
     serving = Serving(plan, sets)
-    joint = trained(plan, "start.npz")
+    joint = trained(plan, "start.safetensors")
     ended = serving.heads()
     for head in (joint, Head.load(ended["north"].path)):
         assert replace(head.card.public_head, trusted=None, doubted=None) == plan.start

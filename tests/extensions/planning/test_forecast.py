@@ -12,6 +12,7 @@ import pytest
 from bench.federation import plan_of
 from dpfc_cli.evaluation.evaluate import evaluate
 from dpfc_cli.extensions.planning import forecast as forecasts
+from dpfc_cli.extensions.planning import tuning
 from dpfc_cli.extensions.planning.forecast import forecast, stated_facts
 from dpfc_cli.extensions.planning.request import Forecasting
 from dpfc_cli.extensions.planning.stand_in import RUNS
@@ -28,7 +29,7 @@ from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.records import statement
-from dpfc_cli.training import check, public, tuning
+from dpfc_cli.training import check, public
 from dpfc_cli.training.calibrate import HIDES, POOR, calibrate, kept, warnings_of
 from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.train import train

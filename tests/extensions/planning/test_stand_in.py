@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from dpfc_cli.extensions.planning import stand_in
+from dpfc_cli.extensions.planning import stand_in, tuning
 from dpfc_cli.extensions.planning.forecast import forecast
 from dpfc_cli.extensions.planning.stand_in import RUNS
+from dpfc_cli.extensions.planning.tuning import Trials
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.kernels import products
 from dpfc_cli.privacy.queries import Gram
-from dpfc_cli.training import tuning
-from dpfc_cli.training.tuning import Trials
 from tests.closed import failing
 from tests.support import CHAIN, calibrated_at, plan_of, refuses, replace
 from tests.training.requests import FACTS, small

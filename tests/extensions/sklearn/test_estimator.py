@@ -399,18 +399,15 @@ def test_a_refused_fit_keeps_nothing_and_its_cap_can_be_replaced() -> None:
 
 
 def test_rows_of_a_public_head_have_the_order_of_the_classes_as_they_were_stated() -> None:
-    """In a file without names, and as an array."""
     order = [2, 0, 1]
     vectors = np.stack([X[number == Y].mean(axis=0) for number in order])
-    np.save("V.npy", vectors)
     given: dict[str, Any] = {"epsilon": 0.5, "classes": NAMES[order].tolist()}
-    for start in ("V.npy", vectors):
-        model = PrivateClassifier(public_head=start, **given).fit(X, LABELS)
-        assert model.head_.card.public_head.trusted > 0.5
-        assert model.classes_.tolist() == NAMES.tolist()
-        assert model.score(X, LABELS) > 0.9
-        assert (model.predict(X) == model.head_.predict(X)).all()
-    with refuses("conflict", match="2 vectors", parameter="public_head"):
+    model = PrivateClassifier(public_head=vectors, **given).fit(X, LABELS)
+    assert model.head_.card.public_head.trusted > 0.5
+    assert model.classes_.tolist() == NAMES.tolist()
+    assert model.score(X, LABELS) > 0.9
+    assert (model.predict(X) == model.head_.predict(X)).all()
+    with refuses("conflict", parameter="public_head"):
         PrivateClassifier(public_head=vectors[:2], **given).fit(X, LABELS)
 
 

@@ -8,7 +8,7 @@ has, drawn anew for every run. Where there are fewer records, n' < n, its μ is 
 record is that of the private training. All points of the method's grid are tried once; the best of them and the
 defaults are tried again with other draws, and the best is taken if it then beats the defaults by more than `CLEAR`
 standard errors of the difference: chance replaces a default in about three of a hundred choices. Public features that
-only steady a release (`public`) take no part in trials: they may be the same ones.
+only steady a release take no part in trials: they may be the same ones.
 """
 
 import hashlib
@@ -36,10 +36,14 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.structs import LARGEST, Open, decoded
-from dpfc_cli.training.calibrate import Calibrated, with_options
+from dpfc_cli.structs import LARGEST, Open, Values, decoded
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.check import check_early
 from dpfc_cli.training.machine import InFile, check_memory, stack_for, training_bytes
+from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.public import check_other
+from dpfc_cli.training.public import warnings_of as warnings_of_set
+from dpfc_cli.training.request import Request
 from dpfc_cli.version import TRAINING, code_digest
 
 RUNS = 5
@@ -172,6 +176,17 @@ class Trials:
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
+def tuned(request: Request, calibrated: Calibrated, known: FeatureSet, observer: Observer) -> Calibrated:
+    """The same training with the options that did best in trials on public records. UserError: see `prepare` and
+    `check_early`.
+    """
+    check_early(request, calibrated)
+    trials = prepare(calibrated, request.features, known, request.memory)
+    for text in (*warnings_of_set(known), *warnings_of(trials)):
+        observer.warn(text)
+    return tune(calibrated, trials, lambda *far: observer.progress(f"Tuning on {known.name}", *far))
+
+
 def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memory: float | None = None) -> Trials:
     """The trials of a choice, after everything that can be refused before the first one.
 
@@ -257,7 +272,16 @@ def tune(calibrated: Calibrated, trials: Trials, progress: Progress | None = Non
         ],
         "chosen": chosen,
     }
-    return with_options(calibrated, values, origin)
+    return _with(calibrated, values, origin)
+
+
+def _with(calibrated: Calibrated, given: Mapping[str, Any], tuning: Values) -> Calibrated:
+    """The same training with other options set, none of which shapes the plan."""
+    method, facts = calibrated.method, calibrated.facts
+    given = method.taken(given)
+    options = method.complete(facts, method.planned(facts, given, True), calibrated.mechanism, given)
+    options = replace(options, **{name: getattr(calibrated.options, name) for name in method.public})
+    return replace(calibrated, given=given, options=options, parts={**calibrated.parts, "tuning": tuning})
 
 
 def choose(scores: Mapping[int, Sequence[float]]) -> int:

@@ -12,23 +12,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.extensions.starts import vectors
+from dpfc_cli.extensions.starts.hooks import REMARK
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import set_population
-from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy.accounting import Privacy
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.records.card import Start, card_of
-from dpfc_cli.training import public_start as start
-from dpfc_cli.training.calibrate import HIDES, calibrate, warnings_of
+from dpfc_cli.training.calibrate import HIDES, Calibrated, warnings_of
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.train import train
+from tests.extensions.starts.starts import NAMES, VECTORS, calibrated, read, saved
 from tests.support import blobs, feature_set, refuses, replace
-from tests.training.requests import charges, ledger
-from tests.training.starts import CLASSES, NAMES, VECTORS, calibrated, head_of, made, npz, read, safetensors
+from tests.training.requests import CLASSES, charges, head_of, three
 from tests.training.stopped import Listener
 
 pytestmark = pytest.mark.usefixtures("heads")
@@ -41,10 +39,12 @@ def start_of(head: Head) -> Start:
 
 def test_vectors_are_matched_to_classes_by_name(tmp_path: Path, private: FeatureSet) -> None:
     expected = np.stack([VECTORS[1] / VECTORS[1].max(), np.zeros(6), VECTORS[0] / VECTORS[0].max()], axis=1)
-    for path in (npz(tmp_path / "v.npz"), safetensors(tmp_path / "v.safetensors")):
-        found = read(private, path)
-        assert np.allclose(found.vectors, expected)
-        assert (found.origin["name"], found.origin["classes"], found.origin["without"]) == (path.name, 2, ["Wolf"])
+    found = read(private, saved(tmp_path / "v.safetensors"))
+    assert np.allclose(found.vectors, expected)
+    assert found.origin == {
+        **{"name": "v.safetensors", "sha256": sha256_of(tmp_path / "v.safetensors")},
+        **{"classes": 2, "without": ["Wolf"]},
+    }
 
 
 TEXT = {"source": "text", "model": "clip-b16", "prompts": ["a {}.", "the {}", "{}"], "weights": {"id": "\x1b[2J"}}
@@ -70,8 +70,8 @@ def test_of_what_a_file_says_of_itself_only_words_that_are_known_and_numbers_are
     tmp_path: Path, private: FeatureSet, origin: Any, made: dict[str, Any] | None
 ) -> None:
     said = origin if isinstance(origin, str) else json.dumps(origin)
-    save_file({"vectors": VECTORS}, tmp_path / "v.safetensors", {"classes": json.dumps(NAMES), "origin": said})
-    assert read(private, tmp_path / "v.safetensors").origin.get("made") == made
+    found = read(private, saved(tmp_path / "v.safetensors", origin=said))
+    assert found.origin.get("made") == made
 
 
 def test_the_statement_says_how_the_file_says_it_was_made(tmp_path: Path, private: FeatureSet) -> None:
@@ -80,7 +80,7 @@ def test_the_statement_says_how_the_file_says_it_was_made(tmp_path: Path, privat
         (ROWS, "which says that they are of the classifier of vit-ti16 (1,000 rows)"),
     ):
         path = tmp_path / f"{origin['source']}.safetensors"
-        save_file({"vectors": VECTORS}, path, {"classes": json.dumps(NAMES), "origin": json.dumps(origin)})
+        saved(path, origin=json.dumps(origin))
         trained = head_of(private, epsilon=50.0, public_head=path)
         assert f"), {words}; the operator asserts" in trained.head.statement()["public start"]
         card = json.loads(trained.head.card.json)
@@ -91,30 +91,13 @@ def test_the_statement_says_how_the_file_says_it_was_made(tmp_path: Path, privat
                 card_of(card)
 
 
-def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, private: FeatureSet) -> None:
-    np.save(tmp_path / "v.npy", VECTORS)
-    found = read(private, tmp_path / "v.npy")
-    assert np.allclose(found.vectors, (VECTORS / VECTORS.max(axis=1, keepdims=True)).T)
-    assert found.origin["without"] == []
-    np.save(tmp_path / "v.npy", VECTORS[:2])
-    with refuses("conflict", match="2 vectors", parameter="public_head"):
-        read(private, tmp_path / "v.npy")
-
-
-def test_numbers_beyond_float64_are_refused(tmp_path: Path, private: FeatureSet) -> None:
-    """Such numbers are finite in 80 bits, and infinite where the start is computed."""
-    np.save(tmp_path / "v.npy", VECTORS.astype(np.longdouble) * np.longdouble("1e4000"))
-    with refuses("conflict", match="NaN", parameter="public_head"):
-        read(private, tmp_path / "v.npy")
-
-
 def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSet) -> None:
-    plain = read(private, npz(tmp_path / "v.npz"))
+    plain = read(private, saved(tmp_path / "v.safetensors"))
     for size in (1e-3, 1e300):
-        found = read(private, npz(tmp_path / "v.npz", VECTORS.astype(np.float64) * size))
+        found = read(private, saved(tmp_path / "v.safetensors", VECTORS.astype(np.float64) * size))
         assert np.allclose(found.vectors, plain.vectors)
     # A vector is there if any of its numbers is not 0.
-    sparse = read(private, npz(tmp_path / "v.npz", VECTORS * [0, 1, 1, 1, 1, 1]))
+    sparse = read(private, saved(tmp_path / "v.safetensors", VECTORS * [0, 1, 1, 1, 1, 1]))
     assert sparse.origin["without"] == plain.origin["without"] == ["Wolf"]
 
 
@@ -124,7 +107,7 @@ def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSe
         (VECTORS[:, :5], NAMES, r"\[3, 5\]"),
         (VECTORS > 5, NAMES, "bool"),
         (np.where(VECTORS > 20, np.nan, VECTORS), NAMES, "NaN"),
-        (VECTORS, NAMES[:2], "2 names"),
+        (VECTORS, NAMES[:2], r"not \[2, 6\]"),
         (VECTORS * [[1], [0], [1]], NAMES, "only 1 "),
         (np.outer([1, 2, 3], VECTORS[0]), NAMES, "apart"),
         (VECTORS, ("otter", "otter", "Wolf"), "twice"),
@@ -135,82 +118,61 @@ def test_vectors_that_do_not_fit_are_refused(
     tmp_path: Path, private: FeatureSet, vectors: np.ndarray, classes: tuple[str, ...], why: str
 ) -> None:
     with refuses("conflict", match=why, parameter="public_head"):
-        read(private, npz(tmp_path / "v.npz", vectors, classes))
+        read(private, saved(tmp_path / "v.safetensors", vectors, classes))
 
 
-def test_what_is_no_file_of_vectors_is_refused_and_nothing_is_unpacked(tmp_path: Path, private: FeatureSet) -> None:
-    np.savez(tmp_path / "objects.npz", vectors=VECTORS, classes=np.array(list(NAMES), dtype=object))
-    for name, data in {
-        **{"v.npz": b"PK", "v.npy": b"\x93NUMPY", "v.safetensors": b"1", "v.txt": b"1"},
-        "pickle.npy": pickle.dumps(VECTORS),
-    }.items():
-        (tmp_path / name).write_bytes(data)
-    for path in (*tmp_path.iterdir(), tmp_path / "no"):
-        if path.is_file() or not path.exists():
-            with pytest.raises(UserError) as refused:
-                read(private, path)
-            assert refused.value.fields["parameter"] == "public_head"
-            assert ("does not end in" in refused.value.what) == (path.name == "v.txt")
+def test_what_is_no_file_of_vectors_is_refused(tmp_path: Path, private: FeatureSet) -> None:
+    whole = saved(tmp_path / "whole.safetensors").read_bytes()
+    save_file({"vectors": VECTORS}, tmp_path / "unnamed.safetensors")
+    save_file({"other": VECTORS}, tmp_path / "other.safetensors", {"classes": json.dumps(NAMES)})
+    for name, data in {"short": whole[:-1], "begun": b"1", "empty": b"", "pickle": pickle.dumps(VECTORS)}.items():
+        (tmp_path / f"{name}.safetensors").write_bytes(data)
+    for path in {*tmp_path.glob("*.safetensors"), tmp_path / "no.safetensors"} - {tmp_path / "whole.safetensors"}:
+        with refuses("conflict" if path.exists() else "missing", parameter="public_head", path=str(path)):
+            read(private, path)
 
 
-def test_a_training_that_cannot_tell_how_good_a_start_is_refuses_it() -> None:
+@pytest.mark.parametrize(("option", "given"), [("public_head", "v.safetensors"), ("public_features", None)])
+def test_what_has_no_use_for_something_public_refuses_it(private: FeatureSet, option: str, given: Any) -> None:
     """The remedy names no method that the set cannot be trained with."""
-    for k, remedy in ((1, "use dp-whitened"), (2, "dp-whitened is for records with one label")):
-        calibrated = calibrate(METHODS["dp-fc"], Facts(n=500, m=3, d=6, k=k), {}, Privacy(epsilon=1.0))
-        with refuses("conflict", parameter="public_head") as refused:
-            start.check(calibrated)
-        assert remedy in refused.value.remedy
-    with refuses("conflict", match="non_private", parameter="public_head"):
-        start.check(calibrate(METHODS["dp-whitened"], Facts(n=500, m=3, d=6), {}, Privacy()))
+    asked: dict[str, Any] = {option: private if given is None else given}
+    with refuses("conflict", match="non_private", parameter=option):
+        train(private, non_private=True, **asked)
+    with refuses("conflict", parameter=option) as refused:
+        train(private, epsilon=1.0, method="dp-fc", **asked)
+    assert "use dp-whitened" in refused.value.remedy
+    private.manifest = replace(private.manifest, labels_per_record=2)
+    with refuses("conflict", parameter=option) as refused:
+        train(private, epsilon=1.0, **asked)
+    assert "dp-whitened is for records with one label" in refused.value.remedy
 
 
 # Trainings
 
 
-def test_plan_and_guarantee_stay(tmp_path: Path, private: FeatureSet) -> None:
-    plain = calibrated(private, epsilon=1.0)
-    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), ledger(private))
-    assert (begun.plan, begun.guarantee, begun.mechanism) == (plain.plan, plain.guarantee, plain.mechanism)
-    assert replace(begun.options, public_head=None) == plain.options
+def begun(private: FeatureSet, path: Path, epsilon: float = 1.0) -> Calibrated:
+    made = calibrated(private, epsilon=epsilon)
+    return replace(made, options=replace(made.options, public_head=read(private, path)))
 
 
-def test_what_a_start_lacks_and_what_noise_hides_is_told(
-    tmp_path: Path, private: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = start.begin(calibrated(private, epsilon=1.0), private, npz(tmp_path / "v.npz"), ledger(private))
-
-    def said(known: dict[str, Any], doubt: float) -> list[str]:
-        monkeypatch.setattr(start, "doubt", lambda facts, options: doubt)
-        public = replace(begun.options.public_head, origin={**begun.options.public_head.origin, **known})
-        return start.warnings_of(replace(begun, options=replace(begun.options, public_head=public)))
-
-    assert "1 of 3 classes have no public vector and start at zero: Wolf." in said({}, 0.0)[0]
-    for missing, shown in (("abcde", "a, b, c, d, e."), ("abcdef", "a, b, c, d, e and 1 more.")):
-        assert said({"without": [*missing]}, 0.0)[0].endswith(f": {shown}")
-    assert said({"without": []}, start.HIDDEN) == []
-    (hidden,) = said({"without": []}, 0.0501)
-    assert "may be taken for a good one. Be sure that 'v.npz'" in hidden
-    assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
+@pytest.mark.parametrize(("others", "shown"), [(4, "0, 1, 2, 3, Wolf."), (5, "0, 1, 2, 3, 4 and 1 more.")])
+def test_what_a_start_lacks_is_told(tmp_path: Path, others: int, shown: str) -> None:
+    private = three(tmp_path, "more", 0, (*map(str, range(others)), *CLASSES))
+    (said,) = vectors.warnings_of(begun(private, saved(tmp_path / "v.safetensors"), 100.0))
+    assert said.endswith(f"have no public vector and start at zero: {shown}")
 
 
-def test_how_much_noise_hides_a_wrong_start_is_computed(tmp_path: Path, private: FeatureSet) -> None:
-    account = ledger(private)
+def test_that_noise_hides_a_wrong_start_is_told(tmp_path: Path, private: FeatureSet) -> None:
+    path = saved(tmp_path / "v.safetensors", classes=CLASSES)
     for epsilon, hidden in ((100.0, False), (0.01, True)):
-        begun = start.begin(calibrated(private, epsilon=epsilon), private, npz(tmp_path / "v.npz"), account)
-        assert any("may be taken for a good one" in said for said in start.warnings_of(begun)) is hidden
-        assert any(HIDES in said for said in warnings_of(begun)) is hidden
+        made = begun(private, path, epsilon)
+        assert ["Be sure that 'v.safetensors'" in said for said in vectors.warnings_of(made)] == [True] * hidden
+        assert any(HIDES in said for said in warnings_of(made)) is hidden
 
 
 def test_that_wrong_vectors_of_some_classes_may_stay_is_said_at_any_noise(tmp_path: Path, private: FeatureSet) -> None:
-    train(
-        private,
-        method="dp-whitened",
-        steps=1,
-        epsilon=100.0,
-        public_head=npz(tmp_path / "v.npz"),
-        observer=(told := Listener()),
-    )
-    assert start.REMARK in told.said
+    head_of(private, epsilon=100.0, public_head=saved(tmp_path / "v.safetensors"), observer=(told := Listener()))
+    assert REMARK in told.said
 
 
 def test_card_and_statement_name_the_classes_whose_vectors_were_found_wrong(
@@ -219,7 +181,7 @@ def test_card_and_statement_name_the_classes_whose_vectors_were_found_wrong(
     """Which ones is a function of the gradients that are released anyway."""
     x, y = blobs(120, 6, 3, seed=0)
     right = np.stack([x[y == j].mean(axis=0) for j in range(3)]) - x.mean(axis=0)
-    path = npz(tmp_path / "v.npz", -right.astype(np.float32), CLASSES)
+    path = saved(tmp_path / "v.safetensors", -right.astype(np.float32), CLASSES)
     with pytest.warns(TrainingWarning, match="trusted to 0 %"):
         trained = head_of(private, epsilon=50.0, public_head=path, observer=Observer())
     assert start_of(trained.head).doubted == CLASSES
@@ -227,13 +189,13 @@ def test_card_and_statement_name_the_classes_whose_vectors_were_found_wrong(
 
 
 def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, private: FeatureSet) -> None:
-    path = npz(tmp_path / "v.npz")
+    path = saved(tmp_path / "v.safetensors")
     trained = head_of(private, epsilon=50.0, public_head=path)
     told = start_of(trained.head)
-    assert (told.name, told.classes, told.without) == ("v.npz", 2, ("Wolf",))
+    assert (told.name, told.classes, told.without) == ("v.safetensors", 2, ("Wolf",))
     assert 0 <= (told.trusted or 0) <= 1
     shown = trained.head.statement()["public start"]
-    assert "class vectors for 2 of 3 classes from v.npz" in shown
+    assert "class vectors for 2 of 3 classes from v.safetensors" in shown
     assert "the operator asserts that they are public" in shown
     assert f"trusted to {told.trusted:.0%} by what was released" in shown
     assert "found wrong" not in shown
@@ -242,24 +204,22 @@ def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, privat
 
 def test_what_a_file_declares_beyond_the_names_of_its_classes_is_not_read(tmp_path: Path, private: FeatureSet) -> None:
     """Here 2.4 GB, as a hole."""
-    shape, size = (2 * 10**8, 6), 2 * 2 * 10**8 * 6
-    np.lib.format.open_memmap(tmp_path / "v.npy", "w+", np.float16, shape).flush()
+    shape, size, path = (2 * 10**8, 6), 2 * 2 * 10**8 * 6, tmp_path / "v.safetensors"
     tensor = {"dtype": "F16", "shape": shape, "data_offsets": [0, size]}
     header = json.dumps({"__metadata__": {"classes": json.dumps(NAMES)}, "vectors": tensor}).encode()
-    (tmp_path / "v.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    os.truncate(tmp_path / "v.safetensors", 8 + len(header) + size)
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + size)
     tracemalloc.start()
     try:
-        for path in (tmp_path / "v.npy", tmp_path / "v.safetensors"):
-            with refuses("conflict", path=str(path)):
-                read(private, path)
+        with refuses("conflict", path=str(path)):
+            read(private, path)
         assert tracemalloc.get_traced_memory()[1] < 2e7
     finally:
         tracemalloc.stop()
 
 
 def test_the_weights_of_a_public_head_are_its_vectors(tmp_path: Path, private: FeatureSet) -> None:
-    trained = head_of(made(tmp_path, "public", 1, ("otter", "red fox", "badger")), non_private=True)
+    trained = head_of(three(tmp_path, "public", 1, ("otter", "red fox", "badger")), non_private=True)
     found = read(private, trained.path)
     x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     head = trained.head
@@ -310,7 +270,7 @@ def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path
 
 def test_a_private_head_is_refused_whosever_records_it_is_of(tmp_path: Path, private: FeatureSet) -> None:
     """What it cost would not be in the claim of the new head."""
-    for features in (private, made(tmp_path, "other", 3)):
+    for features in (private, three(tmp_path, "other", 3)):
         first = head_of(features, epsilon=1.0).path
         with refuses("private-records", match="the claim"):
             head_of(private, epsilon=2.0, public_head=first)
@@ -318,7 +278,7 @@ def test_a_private_head_is_refused_whosever_records_it_is_of(tmp_path: Path, pri
 
 
 def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureSet) -> None:
-    trained = head_of(made(tmp_path, "public", 1), non_private=True)
+    trained = head_of(three(tmp_path, "public", 1), non_private=True)
     private.manifest = replace(private.manifest, backbone={"name": "vit", "sha256": "ab"})
     with refuses("conflict", match="name, sha256", parameter="public_head"):
         read(private, trained.path)
@@ -328,7 +288,7 @@ def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureS
 
 
 def test_a_head_without_privacy_of_the_same_people_is_no_start(tmp_path: Path, private: FeatureSet) -> None:
-    other = made(tmp_path, "other", 3)
+    other = three(tmp_path, "other", 3)
     trained = head_of(other, non_private=True)
     read(private, trained.path)
     # Now somebody says that both sets are of one population.
