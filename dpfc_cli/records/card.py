@@ -63,7 +63,7 @@ class Prepared(Record, omit_defaults=True):
 class Grouped(Record, omit_defaults=True):
     """How the person of each record was found."""
 
-    by: By
+    by: By | Literal["table"]
     column: str | None = None
     level: Count | None = None
 
