@@ -9,7 +9,7 @@ module is imported for what is said of a model, so it imports JAX, NumPy and lib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.errors import parameter, unsupported
@@ -45,7 +45,7 @@ class Backbone(ABC):
     """(H, W, C) of the pictures."""
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """What the manifest says about the features, as JSON values."""
 
     @abstractmethod

@@ -35,7 +35,6 @@ standardisation loses the mean brightness: with one channel the pooled S0 is zer
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +81,7 @@ class Scattering(Backbone):
         self.batch = step * steps
         self._program = _program(image_shape, pool, step, steps)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The fingerprint of feature sets covers it: other words change it."""
         return {
             "name": self.name,

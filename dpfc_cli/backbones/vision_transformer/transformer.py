@@ -5,7 +5,6 @@ largest one with intermediates that fit into a fixed budget, so memory does not 
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +100,7 @@ class Transformer(Backbone):
         self.outer, self.blocks = placed(outer), [placed(block) for block in parameters.blocks]
         self._run = partial(_features, patch=patch, architecture=architecture, recipe=recipe)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return dict(self._description)
 
     def traced(self, pixels: jax.Array) -> jax.Array:
