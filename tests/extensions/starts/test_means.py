@@ -48,7 +48,7 @@ def test_a_training_with_public_features_releases_what_it_releases_without_them(
     plain = checked(private, method="dp-whitened").calibrated
     informed = checked(private, told, method="dp-whitened", public_features=other).calibrated
     assert (informed.plan, informed.mechanism, informed.guarantee) == (plain.plan, plain.mechanism, plain.guarantee)
-    assert informed.options.public.origin["rows"] == 120
+    assert informed.parts["public_features"].rows == 120
     assert ["was imported" in said for said in told.warned] == [True]
 
 
