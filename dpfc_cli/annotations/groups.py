@@ -54,9 +54,9 @@ class Rule:
     pattern: re.Pattern[str] | None = None  # name: its first capture group, searched for in the name, is the person
     column: str | None = None  # column: its name
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, int | str]:
         """The rule as manifests state it. A regular expression may have names in it, so it is left out."""
-        found: dict[str, object] = {"by": self.by}
+        found: dict[str, int | str] = {"by": self.by}
         found |= {"level": self.level} if self.by == "folder" else {}
         return found | ({"column": self.column} if self.column is not None else {})
 

@@ -15,6 +15,7 @@ from dpfc_cli.backbones import hub
 from dpfc_cli.errors import parameter, unsupported
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
+from dpfc_cli.structs import Values
 
 if TYPE_CHECKING:
     import jax
@@ -45,7 +46,7 @@ class Backbone(ABC):
     """(H, W, C) of the pictures."""
 
     @abstractmethod
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Values:
         """What the manifest says about the features, as JSON values."""
 
     @abstractmethod
