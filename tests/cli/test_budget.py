@@ -409,11 +409,12 @@ def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc
     assert one_line(done.stderr).count("will be for one record only") == 1
 
 
-def test_a_cap_on_many_records_is_shown_at_its_own_delta(dpfc: Dpfc, tmp_path: Path) -> None:
-    n = 100_001
+def test_a_cap_on_many_records_is_shown_with_what_is_spent_at_its_own_delta(dpfc: Dpfc) -> None:
+    n = 200_000
     Path("many").mkdir()
     np.save("many/train_x.npy", np.zeros((n, 2), np.float16))
     np.save("many/train_y.npy", np.arange(n) % 2)
-    feature_set("many", tmp_path / "features" / "many", classes=2)
-    shown = dpfc("cap", "3", "--features", str(tmp_path / "features" / "many"), ends=0).stdout
-    assert "left   epsilon = 3 at delta = 9.99e-06" in shown
+    of = ("--features", str(feature_set("many", classes=2).folder))
+    dpfc("train", *of, "--epsilon", "1", "--yes", ends=0)
+    shown = one_line(dpfc("cap", "3", *of, ends=0).stdout)
+    assert re.search(r"spent .*epsilon = 1 at delta = 5e-06", shown)
