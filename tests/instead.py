@@ -2,7 +2,9 @@
 
 import io
 import os
+import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,16 @@ def piece_bytes(patch: pytest.MonkeyPatch, size: int) -> None:
 def cores(patch: pytest.MonkeyPatch, count: int) -> None:
     """The machine has so many."""
     patch.setattr(threads, "cores", lambda: count)
+
+
+def free_disk(patch: pytest.MonkeyPatch, size: int) -> None:
+    """So many bytes are free on every disk."""
+    patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=size))
+
+
+def extras(patch: pytest.MonkeyPatch) -> None:
+    """No extra is installed."""
+    patch.setattr("dpfc_cli.errors.find_spec", lambda name: None)
 
 
 def block_bytes(patch: pytest.MonkeyPatch, size: int) -> None:

@@ -19,6 +19,7 @@ from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Query
 from dpfc_cli.training.calibrate import calibrate
+from tests import instead
 from tests.support import CHAIN, feature_set
 
 
@@ -87,7 +88,7 @@ def test_remembered_sums_change_nothing(data: str, method: str, passes: int, mon
         cells.train(cell)
     computed: list[type] = []
     exact = sums.exact_sum
-    monkeypatch.setattr(sums, "exact_sum", lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1])
+    instead.exact_sum(monkeypatch, lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1])
     remembered = cells.train(Cell(data, method, 1.0)).weight
     assert len(computed) == passes
     cells._sums.clear()
