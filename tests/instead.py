@@ -58,6 +58,11 @@ def draw_noise(patch: pytest.MonkeyPatch, draw: Callable[..., Any]) -> None:
     patch.setattr(curator, "draw_noise", draw)
 
 
+def release(patch: pytest.MonkeyPatch, answer: Callable[..., np.ndarray]) -> None:
+    """The curator answers a query so."""
+    patch.setattr(curator.Curator, "release", answer)
+
+
 def exact_sum(patch: pytest.MonkeyPatch, summed: Callable[..., np.ndarray]) -> None:
     """The curator sums so."""
     patch.setattr(sums, "exact_sum", summed)

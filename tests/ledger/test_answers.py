@@ -492,7 +492,7 @@ def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatc
         assert int(found) == self.released + 1
         return answer
 
-    monkeypatch.setattr(curator.Curator, "release", watched)
+    instead.release(monkeypatch, watched)
     train(features)
     assert kept() == []
 
