@@ -243,12 +243,11 @@ def publish(temporary: Path, path: Path) -> bool:
     return True
 
 
-def locked(folder: Path, kind: int, wait: bool = False) -> int:
-    """Lock a folder.
+def locked(folder: Path, wait: bool = False) -> int:
+    """Lock a folder against other processes.
 
     Args:
         folder: the folder.
-        kind: `fcntl.LOCK_SH` or `fcntl.LOCK_EX`.
         wait: for a process that holds the lock.
 
     Returns:
@@ -262,7 +261,7 @@ def locked(folder: Path, kind: int, wait: bool = False) -> int:
     """
     descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, kind | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         # If the folder was renamed between these two calls, we have locked the wrong one.
         if not os.path.samestat(os.fstat(descriptor), os.lstat(folder)):
             raise FileNotFoundError

@@ -1,7 +1,7 @@
 """The geometry of preprocessing: how a picture of any size becomes the square that a backbone takes."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Filter = Literal["bicubic", "bilinear"]
 Triple = tuple[float, float, float]
@@ -31,7 +31,7 @@ class Geometry:
         shorter = min(height, width)
         return self.resize * height // shorter, self.resize * width // shorter
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The geometry as JSON values, as manifests state it."""
         resize = self.resize if isinstance(self.resize, int) else list(self.resize)
         return {"resize": resize, "crop": self.crop, "filter": self.filter}

@@ -4,7 +4,7 @@ A *group* is all records of one person. A *key* is what the source calls a perso
 folder. Keys stay in memory. What is stored of them are numbers, 0 to P - 1, in the order of the keys' SHA-256. So the
 numbers say nothing about names.
 
-A *rule* says how the key of a picture is found: by a folder, by its name, in a column, or in a table of its own.
+A *rule* says how the key of a picture is found: by a folder, by its name, or in a column.
 
 Two keys are the same if their words are equal but for capitals, what stands between the words, and the form of Unicode.
 The number 7 and the texts "7", "007" and "7.0" are the same. If in doubt, two keys are made one: the guarantee holds
@@ -12,14 +12,12 @@ for both persons together then, so it holds for each of them.
 """
 
 import hashlib
-import os
 import re
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,19 +29,19 @@ GROUPS = "groups"
 """The usual name of what names the person of each record, in imports."""
 
 
-By = Literal["folder", "name", "column", "table"]
+By = Literal["folder", "name", "column"]
 """How a rule finds the person of a picture."""
 PERSONS = ("person", "patient", "subject", "participant", "individual", "donor", "case")
 """What a person is called in names of columns."""
 USUAL_NAMES = (*(name for word in PERSONS for name in (word, f"{word}_id")), "group")
-"""Usual names of the column of persons in a table of its own. The first one that is there is taken."""
+"""Usual names of the column of persons. The first one that is there is taken."""
 LONGEST = 200
 """Letters of the name of a column that are looked at."""
 _WORD = f"({'|'.join(PERSONS)})s?"
 _NAMING = re.compile(
     f"{_WORD}|.*{_WORD}.*(id|no|nr|num|number|name|key|code)|groups?|(p|pt|e|r|record|usubj)?id|sub|mrn"
 )
-RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
+RULES = ("folder:LEVEL", "name:REGEX", "column:NAME")
 """The rules as a user writes them."""
 
 
@@ -54,12 +52,11 @@ class Rule:
     by: By
     level: int = 0  # folder: how many folders below the class name the person
     pattern: re.Pattern[str] | None = None  # name: its first capture group, searched for in the name, is the person
-    column: str | None = None  # column and table: the name of the column; None: a usual one
-    table: Path | None = None  # table: a CSV or JSON-lines file
+    column: str | None = None  # column: its name
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, int | str]:
         """The rule as manifests state it. A regular expression may have names in it, so it is left out."""
-        found: dict[str, Any] = {"by": self.by}
+        found: dict[str, int | str] = {"by": self.by}
         found |= {"level": self.level} if self.by == "folder" else {}
         return found | ({"column": self.column} if self.column is not None else {})
 
@@ -112,12 +109,7 @@ def rule_of(text: str) -> Rule:
         if not pattern.groups:
             raise _bad_rule(text, "Put the part that names the person in parentheses, as in 'name:(p[0-9]+)_'.")
         return Rule(by="name", pattern=pattern)
-    if by == "column":
-        return Rule(by="column", column=what)
-    file, colon, column = what.rpartition(":")
-    if not colon or os.path.isfile(os.path.expanduser(what)):
-        return Rule(by="table", table=Path(what).expanduser())
-    return Rule(by="table", table=Path(file).expanduser(), column=column)
+    return Rule(by="column", column=what)
 
 
 def _bad_rule(text: str, remedy: str) -> UserError:
@@ -227,7 +219,7 @@ def keys_of(
     return Keys([key or "" for key in number], own)
 
 
-def keys_in(values: NDArray[Any], source: str, name: str) -> Keys:
+def keys_in(values: NDArray[np.generic], source: str, name: str) -> Keys:
     """The keys in an array of integers, texts, or bytes of UTF-8, (n,), as imports have them: see `keys_of`."""
     different, codes = np.unique(values, return_inverse=True)
     if values.dtype.kind == "S":

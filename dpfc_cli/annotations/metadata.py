@@ -76,7 +76,7 @@ def columns_in(path: Path, columns: Sequence[str], *needed: Needed) -> list[str]
             f"{secret(*columns)}.",
             "Its first line must name the columns. Say which one it is: "
             f"{', '.join(f'{parameter(each.option)} {each.form}NAME' for each in lacking)}. Or give it a usual name: "
-            f"{'; or '.join(', '.join(each.usual) for each in lacking)}.",
+            f"{'; or '.join(', '.join(each.usual or (str(each.given),)) for each in lacking)}.",
         )
     return [str(name) for name in names]
 

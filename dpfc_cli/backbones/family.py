@@ -9,12 +9,13 @@ module is imported for what is said of a model, so it imports JAX, NumPy and lib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.errors import parameter, unsupported
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.progress import Progress
+from dpfc_cli.structs import Values
 
 if TYPE_CHECKING:
     import jax
@@ -45,7 +46,7 @@ class Backbone(ABC):
     """(H, W, C) of the pictures."""
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Values:
         """What the manifest says about the features, as JSON values."""
 
     @abstractmethod

@@ -3,7 +3,6 @@ cuts them into patches.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 
 from dpfc_cli.geometry import Geometry, Triple
 
-DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES: dict[str, np.dtype[np.generic]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 """The precisions of the arithmetic, by name."""
 
 
@@ -25,7 +24,7 @@ class Recipe:
     mean: Triple
     std: Triple
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The recipe as JSON values. The fingerprint of feature sets covers them: other words change it."""
         return {
             "recipe": self.name,

@@ -47,8 +47,10 @@ def cap(
         raise UserError(f"{parameter('cap')} '{cap}' is no ε.", "Give a number such as 3, or 'none'.") from None
     found = feature_set(features)
     with _changing(ledger_of(found)):
-        set_cap(found, most, delta=delta, by=by, note=note)
-    display.show(spent(found, (delta or 1e-5,)), full)
+        account = set_cap(found, most, delta=delta, by=by, note=note)
+    # At the δ of the caps themselves, which may be 1/n.
+    deltas = dict.fromkeys(each.delta for each in account.caps if each.delta is not None)
+    display.show(spent(found, tuple(deltas) or (1e-5,)), full)
 
 
 @command("population", panel="Train a classifier")

@@ -63,7 +63,6 @@ def _json(folder: Path, features: "FeatureSet", made: bool) -> dict[str, object]
     return {
         "path": str(folder),
         "name": features.name,
-        "complete": True,
         "made": made,
         "sha256": sha256_of(folder / MANIFEST),
         "fingerprint": manifest.fingerprint,

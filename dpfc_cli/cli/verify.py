@@ -49,6 +49,7 @@ def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **as
     """
     from dpfc_cli.heads.head import shown
     from dpfc_cli.ledger.file import read
+    from dpfc_cli.privacy.accounting import default_delta
     from dpfc_cli.records.findings import refused
     from dpfc_cli.records.statement import brief
     from dpfc_cli.report import account as accounts
@@ -58,7 +59,7 @@ def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **as
     found = checked(head_or_newest(head), **asked)
     wrong = found.contradictions
     unknown = [each.what for each in found.findings if each.result == "unknown"]
-    account, delta = found.account, found.card.delta or 1e-5
+    account, delta = found.account, found.card.delta or default_delta(found.card.facts.n)
     book = None if account is None else read(account.ledger)
     values = {
         **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},

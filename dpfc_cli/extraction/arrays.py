@@ -50,7 +50,7 @@ class Records:
 
     n: int
     d: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     rows: Rows
     y: np.ndarray
     names: tuple[str, ...] | None = None

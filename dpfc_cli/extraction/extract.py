@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -225,9 +225,7 @@ def checked(wanted: Extraction) -> Extractable:
     refuse_both(wanted.each_record_is_a_person, wanted.group_by is not None, "group_by")
     rule = None if wanted.group_by is None else rule_of(wanted.group_by)
     place = catalogue.files_of(source, data_dir)[0] if data_dir is not None or ":" in source else None
-    wanted.check_there(
-        **{"source" if data_dir is None else "data_dir": place}, group_by=None if rule is None else rule.table
-    )
+    wanted.check_there(**{"source" if data_dir is None else "data_dir": place})
     asked = sets.Request(
         preparation=Preparation(window=wanted.window, exif=wanted.exif),
         classes=class_names(wanted.classes),
@@ -254,7 +252,7 @@ def manifest_of(
     dtype: str,
     preparation: Preparation,
     rule: Rule | None = None,
-    **other: Any,
+    **other: object,
 ) -> Manifest:
     """The manifest of a set that is still to be made: it has no shards.
 

@@ -47,7 +47,7 @@ class Making(Options):
         metavar="NAME",
     )
     table: Path | str | None = option(
-        "A CSV or JSON-lines file with the labels, wherever it lies: a line for each picture of an image folder, or "
+        "A CSV or JSON-lines file with labels or persons, wherever it lies: a line for each picture of a folder, or "
         "for each slide. Default, for pictures: metadata.csv or metadata.jsonl beside them.",
         WHAT,
         metavar="FILE",
@@ -158,9 +158,8 @@ class Extraction(Making):
     group_by: str | None = option(
         "Which pictures are of one person, so that persons are protected and not single pictures. folder:LEVEL: a "
         "folder below the class, such as folder:1 for CLASS/PERSON/PICTURE. name:REGEX: the first group in "
-        "parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv, or a key of "
-        "WebDataset's .json, or an element of DICOM. table:FILE: a CSV or JSON-lines file with file_name and a column "
-        "of persons.",
+        "parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv or the table, "
+        "or a key of WebDataset's .json, or an element of DICOM.",
         WHAT,
         metavar="RULE",
     )

@@ -157,20 +157,20 @@ class FeatureSet(Told):
             if progress:
                 progress(i, len(shards))
 
-    def watched(self, stream: Callable[[int], Iterator[tuple[Any, ...]]]) -> Callable[[int], Iterator[tuple[Any, ...]]]:
+    def watched(self, stream: Callable[[int], Blocks]) -> Callable[[int], Blocks]:
         """A stream of this set that ends with a UserError where another set has taken its place.
 
         Each block is looked at before it is given away: a part of a pass has no end here.
         """
 
-        def checked(rows: int) -> Iterator[tuple[Any, ...]]:
+        def checked(rows: int) -> Blocks:
             for block in stream(rows):
                 self.check_same()
                 yield block
 
         return checked
 
-    def stream(self, split: str, begin: int = 0, *, groups: bool = False) -> Callable[[int], Iterator[tuple[Any, ...]]]:
+    def stream(self, split: str, begin: int = 0, *, groups: bool = False) -> Callable[[int], Blocks]:
         """A function that reads a split in blocks, in the order of the records. Memory is bounded by one block.
 
         Args:

@@ -15,7 +15,6 @@ that refuses them does not complete a set that has some (`Broken.approve`).
 are the manifest and the settings, which have digests of the whole, and the folder.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -194,7 +193,7 @@ class FeatureWriter:
                 self._partial.mkdir(mode=0o700, parents=True)
             # Another process may complete the set meanwhile, or remove what it began.
             with suppress(BlockingIOError, FileNotFoundError):
-                unlock = weakref.finalize(self, files.let_go, files.locked(self._partial, fcntl.LOCK_EX))
+                unlock = weakref.finalize(self, files.let_go, files.locked(self._partial))
                 if not self.folder.exists():
                     return unlock
                 with suppress(OSError):

@@ -23,7 +23,6 @@ from functools import cache, partial
 from pathlib import Path
 
 from dpfc_cli.annotations.classes import USUAL_NAMES, coded, stated, text_of
-from dpfc_cli.annotations.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.annotations.groups import Rule, key_of
 from dpfc_cli.annotations.metadata import (
     FILE_NAME,
@@ -106,18 +105,16 @@ def _opened(request: Request) -> ImageSet:
         split: _Part(folder=folder, table=request.table or metadata_of(folder) or metadata_of(path))
         for split, folder in folders.items()
     }
-    labels_at, tables = parts["train"].table, {part.table for part in parts.values()}
+    labels_at = parts["train"].table
     label = Needed(request.label_column, USUAL_NAMES, "labels", "label_column")
+    needed = [label] if request.label_column is not None or not classes else []
+    needed += [] if rule is None or rule.column is None else [_person(rule.column)]
 
     @cache
     def table_at(place: Path) -> Metadata:
         # A table may lie anywhere. In the folder of the images it is like the one beside them.
         top = None if inside(path, os.path.abspath(place)) else path
-        other = rule is not None and place == rule.table and labels_at not in (None, place)
-        also = [label] if place in tables and (request.label_column is not None or not classes) else []
-        if rule is not None and rule.by in ("column", "table") and place in (rule.table, *tables):
-            also += [_person(rule)] if rule.table in (None, place) else []
-        return read(place, top, None if other else request.file_column, endings(), also)
+        return read(place, top, request.file_column, endings(), needed)
 
     tabled = request.label_column is not None or (labels_at is not None and not classes)
     if labels_at is not None and (request.table or request.file_column) and not tabled:
@@ -141,7 +138,7 @@ def _opened(request: Request) -> ImageSet:
     else:
         for part in parts.values():
             _find_in_class_folders(part, classes, skipped)
-        if labels_at is not None and (rule is None or rule.by not in ("column", "table")):
+        if labels_at is not None and (rule is None or rule.column is None):
             remarks += (f"Left out: '{labels_at}', because folders name the classes.",)
         _check_order(classes, parts.values(), asserted)
     check_readable(name for part in parts.values() for name in part.names)
@@ -263,8 +260,9 @@ def _find_in_tables(
             raise missing(what, f"Name the table: {parameter('table')}.")
         table = table_at(path)
         [column] = columns_in(path, list(table.columns), labels)
-        by_row = rule is not None and rule.by in ("column", "table") and rule.table in (None, path)
-        person = columns_in(path, list(table.columns), _person(rule))[0] if rule is not None and by_row else None
+        person = None if rule is None else rule.column
+        if person is not None:
+            columns_in(path, list(table.columns), _person(person))
         wrong.setdefault(path, {}).update(table.wrong)
         for row, (line, file) in enumerate(zip(table.lines, table.files, strict=True)):
             place = inside(part.folder, str(file))
@@ -300,22 +298,21 @@ def _pictures_below(folder: Path) -> int:
 # Persons
 
 
-def _person(rule: Rule) -> Needed:
-    form = "column:" if rule.table is None else f"table:{rule.table}:"
-    return Needed(rule.column, PERSONS, "persons", "group_by", form)
+def _person(column: str) -> Needed:
+    return Needed(column, (), "persons", "group_by", "column:")
 
 
 def _persons(part: _Part, rule: Rule, table_at: TableAt, *, classes_above: bool) -> list[object]:
     """What names the person of each image of a split. classes_above: whether the first folder of a name is that of the
     class.
     """
-    names, folder, place = part.names, part.folder, rule.table or part.table
-    if rule.by in ("folder", "name"):
+    names, folder, place, column = part.names, part.folder, part.table, rule.column
+    if column is None:
         return [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in names]
     if place is not None:
         table = table_at(place)
         refuse_lines(place, table.wrong)
-        [column] = columns_in(place, list(table.columns), _person(rule))
+        columns_in(place, list(table.columns), _person(column))
         known = dict(zip(table.files, table.columns[column], strict=True))
         files = [Path(os.path.normpath(folder.absolute() / name)) for name in names]
         if unnamed := [name for name, file in zip(names, files, strict=True) if file not in known]:
@@ -325,7 +322,6 @@ def _persons(part: _Part, rule: Rule, table_at: TableAt, *, classes_above: bool)
                 f"Give each picture a line, with its name from that folder on. {LETTERS}",
             )
         return [known[file] for file in files]
-    column = rule.column or ""
     kinds = {kind_of(name) for name in names} - {None}
     for kind in kinds:
         assert kind is not None
@@ -333,9 +329,8 @@ def _persons(part: _Part, rule: Rule, table_at: TableAt, *, classes_above: bool)
     if kinds:
         return [_value_of(folder / name, column) for name in names]
     raise missing(
-        f"There is no {' or '.join(NAMES)} in {quoted(folder)} that could have a column '{rule.column}'.",
-        f"Put a table there with the columns '{FILE_NAME}' and '{rule.column}', or name another one: "
-        f"{parameter('group_by')} table:FILE.",
+        f"There is no {' or '.join(NAMES)} in {quoted(folder)} that could have a column '{column}'.",
+        f"Put a table there with the columns '{FILE_NAME}' and '{column}', or name another one: {parameter('table')}.",
     )
 
 
@@ -402,6 +397,7 @@ IMAGEFOLDER = DataSet(
     name="imagefolder",
     open=open_folder,
     location="path",
-    groups=("folder", "name", "column", "table"),
+    groups=("folder", "name", "column"),
+    tabled=True,
 )
 """A folder of pictures."""

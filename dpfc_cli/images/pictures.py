@@ -6,7 +6,7 @@ They are encoded (JPEG, PNG and so on) in files of their own, in archives or in 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,9 @@ class Preparation:
     notices: set[Notice] = field(default_factory=set, compare=False)
     """Why some picture may look otherwise than its owner expects: threads that decode add to it."""
 
-    def describe(self) -> dict[str, Any] | None:
+    def describe(self) -> dict[str, object] | None:
         """The choices as JSON values, as manifests state them; None if nothing is done."""
-        said: dict[str, Any] = {} if self.geometry is None else self.geometry.describe()
+        said: dict[str, object] = {} if self.geometry is None else self.geometry.describe()
         if self.window is not None:
             said["window"] = [float(value) for value in self.window]
         if self.exif:

@@ -217,6 +217,7 @@ class DataSet:
             the cache, if it can be downloaded); or at the path in its name, `imagefolder:PATH`.
         pixels: whether its pictures are pixels of 8 bits already, of one size.
         groups: the rules by which it finds the person of a picture.
+        tabled: whether its labels may stand in a table.
         remotes: the files to download if the user names no folder, if that is possible.
         holds: whether a path is of this format, where the user does not say so.
         unlabelled: the pictures at a path, or of a pattern, without labels. UserError as `open`.
@@ -228,6 +229,7 @@ class DataSet:
     location: Literal["included", "data_dir", "path"]
     pixels: bool = False
     groups: tuple[By, ...] = ()
+    tabled: bool = False
     remotes: tuple[Remote, ...] = ()
     holds: Callable[[Path], bool] = lambda path: False
     unlabelled: Callable[[str], Unlabelled] | None = None

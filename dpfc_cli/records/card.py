@@ -63,7 +63,7 @@ class Prepared(Record, omit_defaults=True):
 class Grouped(Record, omit_defaults=True):
     """How the person of each record was found."""
 
-    by: By
+    by: By | Literal["table"]
     column: str | None = None
     level: Count | None = None
 
@@ -110,15 +110,6 @@ class Start(Record, omit_defaults=True):
     made: Made | None = None
     trusted: Fraction | None = None
     doubted: tuple[str, ...] | None = None
-
-
-class PublicFeatures(Record):
-    """A set of public records whose mean steadied a release. rows: how many there are."""
-
-    name: str
-    rows: Count
-    fingerprint: str
-    backbone: Values
 
 
 class Source(Record):
@@ -206,7 +197,6 @@ class Card(Claimed, omit_defaults=True):
         seeded: the seed of its noise; `claim` is "research" then.
         method_source: the code of the method, if it is not of dpfc.
         ledger: its charge; None if no ledger has the training.
-        public_features: what it knew of public records.
         public_head: the public class vectors that it started from.
         converged: whether a training without noise reached its optimum.
         parts: those of extensions, by name: records, or values if the extension is not installed.
@@ -223,7 +213,6 @@ class Card(Claimed, omit_defaults=True):
     seeded: Seeded | None = None
     method_source: Source | None = None
     ledger: Standing | None = None
-    public_features: PublicFeatures | None = None
     public_head: Start | None = None
     converged: bool | None = None
     parts: Values = field(default_factory=dict)

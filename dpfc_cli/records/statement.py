@@ -128,15 +128,12 @@ def promised(card: Card, more: Sequence[tuple[str, str]]) -> list[Section]:
 
 def trained(card: Card, sha256: str) -> Section:
     """What was trained, and from which public facts."""
-    facts, source, known = card.facts, card.method_source, card.public_features
+    facts, source = card.facts, card.method_source
     rows = method_rows(card.method, card.options)
     if source is not None:
         rows.append(("code of the method", f"{source.package}, not of dpfc; SHA-256 of its source {source.sha256}"))
     counts = f"{counted(facts.m, 'class')}, {counted(facts.k, 'label')} per record"
     rows.append(("public facts", f"{counts}: {facts.origin}"))
-    if known is not None:
-        said = f"{known.name}: the mean of {known.rows:,} records"
-        rows.append(("public features", f"{said}; the operator asserts that these records are public"))
     if card.public_head is not None:
         rows.append(_started(card.public_head, facts.m))
     rows += [row for part in card.known.values() for row in part.trained(card)]

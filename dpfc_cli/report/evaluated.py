@@ -298,7 +298,7 @@ def but_for_the_seed(cards: Sequence[Card]) -> list[list[int]]:
         start = card.public_head and card.public_head.sha256
         setting = [card.method, card.options, card.plan, card.facts, card.adjacency, card.features]
         worth = i if card.seeded is None else (card.seeded.epsilon, card.seeded.delta)
-        alike = encoded([setting, card.public_features, card.parts, start, worth])
+        alike = encoded([setting, card.parts, start, worth])
         seeds = found.setdefault(json.dumps(alike, sort_keys=True), {})
         # Heads of one seed are equal.
         seeds.setdefault(None if card.seeded is None else card.seeded.seed, i)

@@ -27,7 +27,6 @@ from dpfc_cli.records.card import (
     Features,
     Grouped,
     Prepared,
-    PublicFeatures,
     Source,
     Standing,
     Start,
@@ -138,7 +137,6 @@ def card_with(
     its optimum, and how far a public start was trusted, class by class.
     """
     facts, method, options = calibrated.facts, calibrated.method, calibrated.options
-    public = options.public if "public" in method.public else None
     start = options.public_head if "public_head" in method.public else None
     return Card(
         **fields_of(calibrated.stated),
@@ -152,7 +150,6 @@ def card_with(
         seeded=_seeded(calibrated),
         method_source=None if method.source is None else Source(**method.source),
         ledger=standing,
-        public_features=None if public is None else PublicFeatures(**public.origin),
         public_head=None if start is None else _begun(start, solution.trusted, classes),
         converged=solution.converged,
         parts={name: part_of(name, part) for name, part in calibrated.parts.items()},

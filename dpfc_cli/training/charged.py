@@ -280,7 +280,7 @@ def question(charge: Charge, name: str, after: Account) -> str:
 def charged_before(ledger: Ledger, charge: Charge) -> list[Charge]:
     """The charges of the same training or private evaluation, whatever became of them."""
 
-    def asked(of: Charge) -> tuple[Any, ...]:
+    def asked(of: Charge) -> tuple[object, ...]:
         return of.set, of.split, of.digest, of.epsilon, of.delta
 
     return [each for each in ledger.charges if asked(each) == asked(charge)]

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class InFile:
         self._folder, self._room = folder, room
         self._file: IO[bytes] | None = None
         self._size = 0
-        self._blocks: list[tuple[int, list[tuple[tuple[int, ...], np.dtype[Any]]]]] = []
+        self._blocks: list[tuple[int, list[tuple[tuple[int, ...], np.dtype[np.generic]]]]] = []
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         end = self._size

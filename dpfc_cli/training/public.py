@@ -1,7 +1,5 @@
 """What stands for private records, or is used beside them, because nobody needs to protect it."""
 
-from typing import Any
-
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -37,5 +35,5 @@ def differing(one: FeatureSet, other: FeatureSet) -> list[str]:
     return [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
 
 
-def recipe(manifest: Manifest) -> dict[str, Any]:
+def recipe(manifest: Manifest) -> dict[str, object]:
     return {**manifest.backbone, "dimensions": manifest.dim}

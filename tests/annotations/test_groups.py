@@ -9,14 +9,14 @@ from tests.support import refuses
 
 def test_rules_that_are_none_are_refused() -> None:
     levels = [f"folder:{level}" for level in ("0", "-1", "x", "1.5", "²", "9" * 5_000)]
-    for text in ("", "folder", "person:1", ":", "name:", "1", *levels, "name:p[0-9]+", "name:(?:p)", "name:(p"):
+    for text in ("", "folder", "table:a.csv", ":", "name:", "1", *levels, "name:p[0-9]+", "name:(?:p)", "name:(p"):
         with refuses("bad-value", parameter="group_by"):
             rule_of(text)
 
 
 def test_what_a_manifest_says_of_a_rule_holds_no_name() -> None:
-    said = [rule_of(text).describe() for text in ("folder:2", "name:(anna|otto)", "column:mrn", "table:/x/otto.csv")]
-    assert said == [{"by": "folder", "level": 2}, {"by": "name"}, {"by": "column", "column": "mrn"}, {"by": "table"}]
+    said = [rule_of(text).describe() for text in ("folder:2", "name:(anna|otto)", "column:mrn")]
+    assert said == [{"by": "folder", "level": 2}, {"by": "name"}, {"by": "column", "column": "mrn"}]
 
 
 def test_spellings_of_one_name_are_one_person() -> None:

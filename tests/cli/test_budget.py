@@ -407,3 +407,13 @@ def test_an_evaluation_of_records_says_what_it_takes_from_the_persons(dpfc: Dpfc
             evaluate_privately(Head.load(path), records, split="train", epsilon=1.0)
     done = dpfc("evaluate", "--features", "records", "--split", "train", "--epsilon", "1", ends=0)
     assert one_line(done.stderr).count("will be for one record only") == 1
+
+
+def test_a_cap_on_many_records_is_shown_at_its_own_delta(dpfc: Dpfc, tmp_path: Path) -> None:
+    n = 100_001
+    Path("many").mkdir()
+    np.save("many/train_x.npy", np.zeros((n, 2), np.float16))
+    np.save("many/train_y.npy", np.arange(n) % 2)
+    feature_set("many", tmp_path / "features" / "many", classes=2)
+    shown = dpfc("cap", "3", "--features", str(tmp_path / "features" / "many"), ends=0).stdout
+    assert "left   epsilon = 3 at delta = 9.99e-06" in shown

@@ -99,7 +99,6 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> No
     assert made == {
         "path": str(folder),
         "name": folder.name,
-        "complete": True,
         "made": True,
         "sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest(),
         "fingerprint": manifest.fingerprint,

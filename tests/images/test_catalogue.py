@@ -77,12 +77,8 @@ def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_open
     for dataset, options, code, parameter in cases:
         error = refused(dataset, **options)
         assert (error.code, error.fields["parameter"]) == (code, parameter)
-    for dataset, rule, says in (
-        ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
-        ("parquet:x", "table:x.csv", "column:NAME"),
-    ):
-        error = refused(dataset, group_by=rule_of(rule))
-        assert (says in str(error), error.fields["parameter"]) == (True, "group_by")
+    error = refused("parquet:x", group_by=rule_of("name:(x)"))
+    assert ("column:NAME" in str(error), error.fields["parameter"]) == (True, "group_by")
 
 
 def test_large_packages_are_imported_for_what_needs_them_alone(tmp_path: Path) -> None:

@@ -277,19 +277,17 @@ def test_class_folders_count_beside_a_table_of_persons(tmp_path: Path) -> None:
     files(tmp_path / "bilder", "a/0.png", "a/1.png", "b/2.png")
     place = tmp_path / "patienten.csv"
     place.write_text("Bild;Patientennummer\na/0.png;7\na/1.png;8\nb/2.png;7\n")
-    rule = rule_of(f"table:{place}:Patientennummer")
-    error = refused(tmp_path / "bilder", "missing", "2 .*'…'", group_by=rule)
+    given = {"table": place, "group_by": rule_of("column:Patientennummer")}
+    error = refused(tmp_path / "bilder", "missing", "2 .*'…'", **given)
     assert error.fields["parameter"] == "file_column"
-    by_column = {"table": place, "group_by": rule_of("column:Patientennummer")}
-    for given in ({"group_by": rule}, by_column):
-        found = opened(tmp_path / "bilder", file_column="Bild", **given)
-        train = found.splits["train"]
-        assert (found.classes, train.labels.tolist()) == (("a", "b"), [0, 0, 1])
-        assert train.keys is not None
-        assert train.keys.codes.tolist() == [0, 1, 0]
+    found = opened(tmp_path / "bilder", file_column="Bild", **given)
+    train = found.splits["train"]
+    assert (found.classes, train.labels.tolist()) == (("a", "b"), [0, 0, 1])
+    assert train.keys is not None
+    assert train.keys.codes.tolist() == [0, 1, 0]
     # A table whose names begin elsewhere: which pictures it lacks is said, and where its names begin.
-    place.write_text("file_name,patient\nbilder/a/0.png,7\na/1.png,8\n")
-    error = refused(tmp_path / "bilder", "bad-record", "2 pictures", group_by=rule_of(f"table:{place}"))
+    place.write_text("file_name,Patientennummer\nbilder/a/0.png,7\na/1.png,8\n")
+    error = refused(tmp_path / "bilder", "bad-record", "2 pictures", **given)
     assert (f"begin in '{tmp_path / 'bilder'}'" in error.what, "\na/0.png\nb/2.png\n" in str(error.full)) == (
         True,
         True,
@@ -335,8 +333,7 @@ def test_a_table_may_lie_anywhere_and_have_names_without_endings(tmp_path: Path)
         given = {"table": place, "label_column": "Diagnosis", "classes": ("cold", "flu")}
         error = refused(tmp_path / "pictures", "missing", "3 ", **given)
         assert (error.fields["parameter"], "Diagnosis;" in error.what) == ("file_column", False)
-        for rule in ("column:who", f"table:{tmp_path / 'persons.csv'}"):
-            (tmp_path / "persons.csv").write_text("image,patient\npart 1/p17,1\npart 1/p18,2\npart 2/é,1\n")
-            found = opened(tmp_path / "pictures", file_column="id", group_by=rule_of(rule), **given).splits["train"]
-            assert [found.pixels.name(i) for i in range(3)] == ["part 1/p17.png", "part 1/p18.png", "part 2/é.jpg"]
-            assert (found.labels.tolist(), found.keys and found.keys.codes.tolist()) == ([1, 0, 1], [0, 1, 0])
+        given["group_by"] = rule_of("column:who")
+        found = opened(tmp_path / "pictures", file_column="id", **given).splits["train"]
+        assert [found.pixels.name(i) for i in range(3)] == ["part 1/p17.png", "part 1/p18.png", "part 2/é.jpg"]
+        assert (found.labels.tolist(), found.keys and found.keys.codes.tolist()) == ([1, 0, 1], [0, 1, 0])

@@ -45,19 +45,6 @@ def labels_beside(path: Path) -> Made:
     return files(path, *(f"{i:02d}.png" for i in range(N))), "column:who"
 
 
-def elsewhere(path: Path) -> Made:
-    """A table that lies elsewhere: its names begin in the folder of the pictures, and its column has a usual name."""
-    source, _ = names(path / "pictures")
-    lines = [f"train/{'ab'[i % 2]}/x_{who}_{i:02d}.png,{who}" for i, who in enumerate(WHO)]
-    (path / "persons: all.csv").write_text("\n".join(["file_name,patient_id", *lines]))
-    return source, f"table:{path / 'persons: all.csv'}"
-
-
-def named_column(path: Path) -> Made:
-    source, rule = elsewhere(path)
-    return source, f"{rule}:patient_id"
-
-
 def archives(path: Path) -> Made:
     for part in range(2):
         members: list[tuple[str, bytes]] = []
@@ -91,7 +78,7 @@ def parquet_of_integers(path: Path) -> Made:
 
 
 FORMATS = (
-    *(folders, names, beside, labels_beside, elsewhere, named_column, parquet, parquet_of_integers),
+    *(folders, names, beside, labels_beside, parquet, parquet_of_integers),
     *((archives, archives_by_folder, archives_by_name) if there("webdataset") else ()),
 )
 
@@ -208,15 +195,6 @@ LACKING: tuple[tuple[Callable[[Path], Made], str, str], ...] = (
     # That of the pictures is no other one.
     (lambda p: (beside(p)[0], "column:file_name"), "missing", "'file_name'.* 2 "),
     (lambda p: (names(p)[0], "column:who"), "missing", "metadata.csv"),
-    (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "missing", "none.csv"),
-    (
-        lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
-        *("missing", " 2 .*'…'"),
-    ),
-    (
-        lambda p: without(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),
-        *("bad-record", "line 2"),
-    ),
     (lambda p: parquet(p, [None, *WHO[1:]]), "bad-record", "1 record .*'…'"),
     (lambda p: parquet(p, np.arange(N) / 2), "missing", "'patient'"),
 )

@@ -355,7 +355,7 @@ TARGETS = {
     ),
     **{kind.lower(): pictures(kind) for kind in KINDS},
     "dicom": Target(make=make_dicoms, read=lambda folder: read_pictures(folder, window=(0, 4095))),
-    "rules": Target(make=texts(rules="folder:2\nname:ü(p[0-9]+)_\ncolumn:who\ntable:a.csv:who"), read=read_rules),
+    "rules": Target(make=texts(rules="folder:2\nname:ü(p[0-9]+)_\ncolumn:who"), read=read_rules),
     "patterns": Target(make=texts(patterns="train-{00..00}.tar\ntrain-0{0}.tar\nt[a-z]?in*"), read=read_patterns),
     "names": Target(make=texts(names="flu\ncold\nü\nb"), read=lambda folder: class_names(folder / "names")),
     "rows": Target(

@@ -14,7 +14,6 @@ from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
-from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy.accounting import Claim, Privacy, epsilon_for
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.records.card import Card
@@ -28,7 +27,6 @@ from tests.training.requests import FACTS, PLAN
 SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
 ORIGIN = {"name": "v.npz", "sha256": "ab", "classes": 2, "without": ["c"]}
 START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin=ORIGIN)
-PUBLIC = {"name": "p", "rows": 3, "fingerprint": "f", "backbone": {}}
 TUNED = {
     **{"name": "known", "fingerprint": "f", "facts": {"n": 3, "m": 2}, "runs": 1},
     **{"tried": [], "finalists": [], "chosen": {}},
@@ -73,7 +71,6 @@ def test_a_charge_says_who_and_what_for_and_what_is_no_training_is_an_evaluation
 @pytest.mark.parametrize(
     ("told", "made", "solution"),
     [
-        ({"public_features": PUBLIC}, whitened(public=Public(mean=np.zeros(2), origin=PUBLIC)), SOLUTION),
         ({"public_head": ORIGIN}, whitened(public_head=START), SOLUTION),
         ({"tuning": TUNED}, replace(whitened(), parts={"tuning": TUNED}), SOLUTION),
         ({"converged": False}, whitened(), replace(SOLUTION, converged=False)),
@@ -84,7 +81,7 @@ def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
     told: dict[str, Any], made: Calibrated, solution: Solution
 ) -> None:
     said = json.loads(card(made, solution).json)
-    optional = ("public_features", "public_head", "tuning", "converged")
+    optional = ("public_head", "tuning", "converged")
     assert {name: said[name] for name in optional if name in said} == told
 
 

@@ -35,7 +35,6 @@ standardisation loses the mean brightness: with one channel the pooled S0 is zer
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +43,7 @@ import numpy as np
 from dpfc_cli.backbones.family import Backbone
 from dpfc_cli.backbones.scattering.wavelets import ANGLES, SCALES, STRIDE, axis, padded, wavelets
 from dpfc_cli.errors import unsupported
+from dpfc_cli.structs import Values
 
 # Number of maps of each order: 1, J·L, L²·J(J-1)/2.
 ORDERS = (1, SCALES * ANGLES, ANGLES**2 * SCALES * (SCALES - 1) // 2)
@@ -82,7 +82,7 @@ class Scattering(Backbone):
         self.batch = step * steps
         self._program = _program(image_shape, pool, step, steps)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Values:
         """The fingerprint of feature sets covers it: other words change it."""
         return {
             "name": self.name,

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -86,7 +85,7 @@ class Checkpoint:
         return Parameters(outer={name: self.arrays[name] for name in outer}, blocks=blocks)
 
 
-def gathered(local: Local, names: Names, dtype: np.dtype[Any]) -> Checkpoint:
+def gathered(local: Local, names: Names, dtype: np.dtype[np.generic]) -> Checkpoint:
     """All tensors of a file that are used, in their places. dtype: of the factors of matrix products. All other tensors
     are float32. UserError: a tensor is unknown, twice there or damaged.
     """
@@ -142,7 +141,7 @@ def _join(arrays: Arrays, called: dict[str, str], source: str) -> None:
 # Vision Transformers
 
 
-def read(local: Local, model: Model, dtype: np.dtype[Any]) -> Parameters:
+def read(local: Local, model: Model, dtype: np.dtype[np.generic]) -> Parameters:
     """Read the checkpoint of a model. dtype: as for `gathered`. UserError: a tensor is unknown, missing, of the wrong
     shape or damaged.
     """

@@ -5,7 +5,6 @@ largest one with intermediates that fit into a fixed budget, so memory does not 
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Arrays
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Model
+from dpfc_cli.structs import Values
 
 _FEATURES = {
     "cls": "class token after the final normalisation",
@@ -101,7 +101,7 @@ class Transformer(Backbone):
         self.outer, self.blocks = placed(outer), [placed(block) for block in parameters.blocks]
         self._run = partial(_features, patch=patch, architecture=architecture, recipe=recipe)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Values:
         return dict(self._description)
 
     def traced(self, pixels: jax.Array) -> jax.Array:

@@ -15,7 +15,6 @@ Name another ledger for records of other people.
 """
 
 import copy
-import fcntl
 import inspect
 import json
 import os
@@ -348,7 +347,7 @@ def _set_of(records: Records, classes: tuple[str, ...], folder: Path) -> Iterato
     """
     name = folder.resolve().name
     place = folder / name
-    descriptor = locked(folder, fcntl.LOCK_EX, wait=True)
+    descriptor = locked(folder, wait=True)
     try:
         # Somebody else's records are not removed.
         if place.exists() and load(place).source["identity"].get("imported") != SOURCE:

@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from dpfc_cli.errors import damaged, quoted
+from dpfc_cli.extensions.starts.card import PublicFeatures
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.whitened import NORMALISE, Public
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.oracle import Progress
+from dpfc_cli.structs import Values
 from dpfc_cli.training.calibrate import Calibrated
 
 ROWS = 8192
@@ -26,9 +28,15 @@ def inform(calibrated: Calibrated, public: FeatureSet, progress: Progress | None
     """
     public.verify(SPLIT)
     manifest, n = public.manifest, public.split(SPLIT).n
-    origin = {"name": public.name, "rows": n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
+    origin: Values = {
+        "name": public.name,
+        "rows": n,
+        "fingerprint": manifest.fingerprint,
+        "backbone": manifest.backbone,
+    }
     known = Public(mean=mean_of(public, SPLIT, progress), origin=origin)
-    return replace(calibrated, options=replace(calibrated.options, public=known))
+    parts = {**calibrated.parts, "public_features": PublicFeatures(**origin)}
+    return replace(calibrated, options=replace(calibrated.options, public=known), parts=parts)
 
 
 def mean_of(on: FeatureSet, split: str, progress: Progress | None = None) -> np.ndarray:

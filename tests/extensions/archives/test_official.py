@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.extensions.archives.cifar import CIFAR10, CIFAR100
 from dpfc_cli.extensions.archives.mnist import FASHION_MNIST, MNIST
 from tests.images.pictures import open_images
@@ -29,7 +28,7 @@ def test_what_official_sets_and_archives_do_not_take_is_refused_before_any_file_
     cases: list[tuple[str, Path | None, dict[str, Any], str, str]] = [
         *((name, place, {}, "missing", "data_dir") for name in ("mnist", "fashion-mnist", "cifar10", "cifar100")),
         ("webdataset:x", None, {"classes": None}, "conflict", "classes"),
-        ("webdataset:x", None, {"group_by": rule_of("table:x.csv")}, "conflict", "group_by"),
+        ("webdataset:x", None, {"table": place}, "conflict", "table"),
     ]
     for name, data_dir, asked, code, parameter in cases:
         with refuses(code, parameter=parameter):

@@ -19,6 +19,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.records.card import card_of
+from dpfc_cli.structs import Values
 from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_vision_transformer import ti16
 from tests.backbones.tiny import build, pictures, weights_of, write
@@ -34,7 +35,7 @@ CASES = [
 ]
 
 
-def head_over(d: int, described: dict[str, Any], preparation: dict[str, Any] | None = None) -> Head:
+def head_over(d: int, described: Values, preparation: dict[str, Any] | None = None) -> Head:
     """A head over d dimensions whose card names the backbone, and how pictures were prepared."""
     card = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
     backbone, dtype = json.loads(json.dumps(described)), card["features"]["dtype"]

@@ -37,10 +37,7 @@ def test_all_files_of_options_that_are_missing_are_said_at_once(dpfc: Dpfc) -> N
     Path("photos").mkdir()
     for line, gone in (
         ("import slides:photos --table a.csv --classes b.txt", ["b.txt", "a.csv"]),
-        (
-            "extract imagefolder:d --table a.csv --classes b.txt --group-by table:c.csv",
-            ["d", "c.csv", "b.txt", "a.csv"],
-        ),
+        ("extract imagefolder:d --table a.csv --classes b.txt", ["d", "b.txt", "a.csv"]),
         # What is named and not there comes before what is not named.
         ("extract imagefolder:d --table a.csv", ["d", "a.csv"]),
         ("extract cifar10 --data-dir d", ["d"]),

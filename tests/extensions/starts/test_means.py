@@ -8,6 +8,7 @@ import pytest
 
 from dpfc_cli.extensions.starts.means import mean_of
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.structs import encoded
 from tests.support import refuses
 from tests.training.requests import checked, three
 from tests.training.stopped import Listener
@@ -48,7 +49,7 @@ def test_a_training_with_public_features_releases_what_it_releases_without_them(
     plain = checked(private, method="dp-whitened").calibrated
     informed = checked(private, told, method="dp-whitened", public_features=other).calibrated
     assert (informed.plan, informed.mechanism, informed.guarantee) == (plain.plan, plain.mechanism, plain.guarantee)
-    assert informed.options.public.origin["rows"] == 120
+    assert encoded(informed.parts["public_features"])["rows"] == 120
     assert ["was imported" in said for said in told.warned] == [True]
 
 
