@@ -2,7 +2,9 @@
 
 import io
 import os
+import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,16 @@ def cores(patch: pytest.MonkeyPatch, count: int) -> None:
     patch.setattr(threads, "cores", lambda: count)
 
 
+def free_disk(patch: pytest.MonkeyPatch, size: int) -> None:
+    """So many bytes are free on every disk."""
+    patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=size))
+
+
+def extras(patch: pytest.MonkeyPatch) -> None:
+    """No extra is installed."""
+    patch.setattr("dpfc_cli.errors.find_spec", lambda name: None)
+
+
 def block_bytes(patch: pytest.MonkeyPatch, size: int) -> None:
     """Hessians are released in blocks of that size."""
     patch.setattr("dpfc_cli.methods.linear.BLOCK_BYTES", size)
@@ -44,6 +56,11 @@ def losses(patch: pytest.MonkeyPatch, fine: float, coarse: float) -> None:
 def draw_noise(patch: pytest.MonkeyPatch, draw: Callable[..., Any]) -> None:
     """The curator draws its noise so."""
     patch.setattr(curator, "draw_noise", draw)
+
+
+def release(patch: pytest.MonkeyPatch, answer: Callable[..., np.ndarray]) -> None:
+    """The curator answers a query so."""
+    patch.setattr(curator.Curator, "release", answer)
 
 
 def exact_sum(patch: pytest.MonkeyPatch, summed: Callable[..., np.ndarray]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dpfc_cli import memory
 from dpfc_cli.backbones.vision_transformer.checkpoint import tensors
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, references, weights_of, write
@@ -126,7 +126,7 @@ def test_a_damaged_file_is_the_users_to_replace(tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_is_a_hole_of_the_disk_is_refused_by_what_it_declares(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, room: Callable[[float], None]
 ) -> None:
     shape = (10_000_000,)
     tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 40_000_000]}
@@ -137,6 +137,6 @@ def test_a_tensor_that_is_a_hole_of_the_disk_is_refused_by_what_it_declares(
     with ExitStack() as stack:
         (read,) = tensors(path, stack).values()
         assert read().shape == shape
-        monkeypatch.setattr(memory, "free_memory", lambda: 1e7)
+        room(1e7)
         with refuses("memory"):
             read()

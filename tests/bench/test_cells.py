@@ -19,6 +19,7 @@ from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Query
 from dpfc_cli.training.calibrate import calibrate
+from tests import instead
 from tests.support import CHAIN, feature_set
 
 
@@ -31,12 +32,13 @@ def test_dp_fc_is_that_of_the_paper(data: str, monkeypatch: pytest.MonkeyPatch) 
     """Algorithm 4: the inverse of the Gram matrix as it was released, and a constant step for each gradient."""
     seen: list[np.ndarray] = []
 
-    class Watched(curator_module.Curator):
-        def release(self, query: Query) -> np.ndarray:
-            seen.append(super().release(query))
-            return seen[-1]
+    release = curator_module.Curator.release
 
-    monkeypatch.setattr(cells, "Curator", Watched)
+    def watched(self: curator_module.Curator, query: Query) -> np.ndarray:
+        seen.append(release(self, query))
+        return seen[-1]
+
+    instead.release(monkeypatch, watched)
     head, facts = cells.train(Cell(data, "dp-fc", 1.0)), sets.load(data).facts
     options = calibrate(METHODS["dp-fc"], facts, {}, Privacy(epsilon=1.0)).options
     gram, *gradients = (answer / facts.n for answer in seen)
@@ -87,7 +89,7 @@ def test_remembered_sums_change_nothing(data: str, method: str, passes: int, mon
         cells.train(cell)
     computed: list[type] = []
     exact = sums.exact_sum
-    monkeypatch.setattr(sums, "exact_sum", lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1])
+    instead.exact_sum(monkeypatch, lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1])
     remembered = cells.train(Cell(data, method, 1.0)).weight
     assert len(computed) == passes
     cells._sums.clear()

@@ -16,9 +16,9 @@ from model_signing import signing
 from sigstore.models import ClientTrustConfig
 
 import dpfc_cli as dpfc_face
-from dpfc_cli import errors
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.signature import LARGEST
+from tests import instead
 from tests.cli.conftest import Dpfc
 from tests.signing import key_pair, sign
 from tests.support import refuses
@@ -153,7 +153,7 @@ def test_without_a_signer_nothing_is_said_of_the_signature(
     dpfc: Dpfc, signed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is the library needed, which is told to be installed where it is."""
-    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    instead.extras(monkeypatch)
     SIGNATURE.write_text("nonsense")
     assert json.loads(dpfc("verify", str(HEAD), "--json", ends=0).stdout)["signature"] is None
     assert refused(dpfc, *BY_KEY)

@@ -31,7 +31,7 @@ from dpfc_cli.methods import whitened
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.training import check, machine, run
+from dpfc_cli.training import check, run
 from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request
@@ -492,7 +492,7 @@ def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatc
         assert int(found) == self.released + 1
         return answer
 
-    monkeypatch.setattr(curator.Curator, "release", watched)
+    instead.release(monkeypatch, watched)
     train(features)
     assert kept() == []
 
@@ -527,7 +527,7 @@ def test_where_no_answers_can_be_kept_nothing_is_charged(features: FeatureSet, m
         patch.setattr(answers_module, "claimed", failing)
         with refuses("unwritable"):
             train(features)
-    monkeypatch.setattr(machine, "_free", lambda folder: 100)
+    instead.free_disk(monkeypatch, 100)
     with refuses("memory"):
         train(features)
     assert (kept(), states(features)) == ([], [])

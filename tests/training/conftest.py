@@ -9,6 +9,7 @@ import pytest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.queries import Query
+from tests import instead
 from tests.support import blobs, feature_set
 from tests.training.requests import three
 
@@ -66,5 +67,5 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, np.ndarray]]:
         found.append((number, release(self, query).copy()))
         return found[-1][1]
 
-    monkeypatch.setattr(curator.Curator, "release", watched)
+    instead.release(monkeypatch, watched)
     return found

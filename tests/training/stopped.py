@@ -19,6 +19,7 @@ from dpfc_cli.training.charged import Charged
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import Trained, spending
+from tests import instead
 
 STEPS = 4
 """dp-fc releases a Gram matrix before them."""
@@ -66,7 +67,7 @@ class Killed(BaseException):
 def killed(ready: Checked) -> Charged:
     """Charge a training, and kill its process before its first answer."""
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Charged, "settle", lambda self: None)
+        instead.settle(patch)
         with spending(ready, Observer().confirm) as paid:
             raise Killed
     return paid
@@ -88,7 +89,7 @@ def killed_at(
 
     with monkeypatch.context() as patch:
         patch.setattr(*call, dying)
-        patch.setattr(Charged, "settle", lambda self: None)
+        instead.settle(patch)
         features = FeatureSet(Path("set"))
         with pytest.raises(Killed):
             train(features, **given)

@@ -15,7 +15,6 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.public import facts_of
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
-from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
@@ -24,6 +23,7 @@ from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.run import run
+from tests import instead
 from tests.hostile import standing
 from tests.support import feature_set, refuses, replace, set_with
 from tests.training.requests import charges, checked, ready, request
@@ -33,7 +33,7 @@ from tests.training.stopped import Listener, killed
 def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sums, "exact_sum", lambda *a: pytest.fail("records were summed"))
+    instead.exact_sum(monkeypatch, lambda *a: pytest.fail("records were summed"))
     monkeypatch.setattr(FeatureSet, "stream", lambda *a: pytest.fail("records were read"))
     before = sorted(p for p in features.folder.parent.rglob("*"))
     ready = checked(features)

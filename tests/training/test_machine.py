@@ -38,6 +38,7 @@ from dpfc_cli.training.machine import (
     training_bytes,
     working_bytes,
 )
+from tests import instead
 from tests.closed import closed, failing
 from tests.support import exact_sum, refuses, replace, stream_of
 from tests.training.requests import states
@@ -110,8 +111,8 @@ def test_the_size_of_a_file_says_nothing_of_the_records(
     """Neither does the free disk, while the file is written: which records are null, how many labels they have, and how
     many records a person has is as private as the records.
     """
-    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * 4**2)
-    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 64)
+    instead.piece_bytes(monkeypatch, 2 * 8 * 4**2)
+    instead.block_rows(monkeypatch, 64)
     n, grid, entry, sizes = 300, Lattice(14), METHODS[method], set[int]()
     facts = Facts(n=100 if persons else n, rows=n if persons else None, m=6, d=4, k=3)
     plan = entry.plan(facts, entry.planned(facts, {}, True))
@@ -201,20 +202,21 @@ def chosen(method: str = "dp-fc", memory: float | None = 10 * GB, folder: Path =
     return "nothing" if shelf is None else type(shelf).__name__
 
 
-def test_memory_is_taken_if_there_is_enough_and_else_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_taken_if_there_is_enough_and_else_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: Callable[[float], None]
+) -> None:
     """A million directions of 1,000 numbers and a bias take 2.014 GB in 16 bits, and the training 1 GB for the rest."""
     needed = direction_bytes(replace(FACTS, n=10**6, d=1000), 10**6, 1001, Lattice(14))
     # And 8 bytes for each block of 256.
     assert needed == 2_014 * 10**6 + 8 * 3_907
-    free = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=2 * needed))
+    instead.free_disk(monkeypatch, 2 * needed)
     assert chosen(memory=GB + needed, folder=tmp_path) == "InMemory"
     assert chosen(memory=GB + needed - 1, folder=tmp_path) == "InFile"
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * (GB + needed))
+    room(2 * (GB + needed))
     assert chosen(memory=None, folder=tmp_path) == "InMemory"
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * (GB + needed) - 2)
+    room(2 * (GB + needed) - 2)
     assert chosen(memory=None, folder=tmp_path) == "InFile"
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=2 * needed - 2))
+    instead.free_disk(monkeypatch, 2 * needed - 2)
     assert chosen(memory=None, folder=tmp_path) == "nothing"
     monkeypatch.undo()
     assert chosen(memory=GB, folder=tmp_path / "missing") == "nothing"
@@ -232,7 +234,7 @@ def test_a_training_without_two_gradients_keeps_nothing() -> None:
 
 
 def test_what_pieces_share_has_room_for_the_vector_of_each_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * 4**2)
+    instead.piece_bytes(monkeypatch, 2 * 8 * 4**2)
     entry = METHODS["dp-ls"]
     plan = entry.plan(FACTS, entry.planned(FACTS, {}, True))
     assert [len(release.pieces) for release in plan.releases if release.kind == ClassGrams.kind] == [2]
@@ -295,14 +297,14 @@ def test_a_training_takes_what_was_measured_beside_the_state_of_its_method(monke
         assert needed_by(name, several) == (600 + labels) * mebibyte
     # And four times what a matrix is larger than a piece.
     for piece, more in ((3 * matrix, 0), (2 * matrix, 500 * mebibyte), (matrix - 28, 500 * mebibyte + 4 * 28)):
-        monkeypatch.setattr(forms, "PIECE_BYTES", piece)
+        instead.piece_bytes(monkeypatch, piece)
         assert needed_by("dp-ls", FACTS) == 600 * mebibyte + more
 
 
 @pytest.fixture
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    instead.piece_bytes(monkeypatch, 1)
     monkeypatch.setattr(shelf_module, "MEMORY_LEFT", 0.0)
 
 
@@ -330,8 +332,7 @@ def test_answers_that_have_no_room_are_refused_before_the_charge(
 
 def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = direction_bytes(FACTS, FACTS.n, 4, Lattice(14))
-    free = shutil.disk_usage(tmp_path)._replace(free=2 * needed + 1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    instead.free_disk(monkeypatch, 2 * needed + 1000)
     for promised, kept in ((1000, InFile), (1002, type(None))):
         assert isinstance(shelf_for(4, FACTS.n, FACTS, Lattice(14), GB, GB, tmp_path, promised), kept)
 
@@ -344,19 +345,18 @@ def pieces(folder: Path, *beside: int, memory: float | None = GB) -> str:
 
 
 def test_answers_lie_in_memory_if_there_is_room_and_else_in_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: Callable[[float], None]
 ) -> None:
     """Each class has a half matrix with its diagonal. 32 numbers say of which query they are."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    instead.piece_bytes(monkeypatch, 1)
     entry = METHODS["dp-ls"]
     size = stack_bytes(entry.plan(FACTS, entry.planned(FACTS, {}, True)))
     assert size == 8 * (32 + 3 * 4 * 5 // 2)
     assert pieces(tmp_path, memory=GB + size) == "InMemory"
     assert pieces(tmp_path, memory=GB + size - 1) == "Stack"
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * (GB + size))
+    room(2 * (GB + size))
     assert pieces(tmp_path, memory=None) == "InMemory"
-    free = shutil.disk_usage(tmp_path)._replace(free=size + 10)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    instead.free_disk(monkeypatch, size + 10)
     assert pieces(tmp_path, 10) == "Stack"
     with refuses("memory", parameter="memory", needed=507) as refused:
         pieces(tmp_path, 11)
@@ -364,7 +364,7 @@ def test_answers_lie_in_memory_if_there_is_room_and_else_in_a_file(
         "memory",
         {"parameter": "memory", "needed": size + 11, "allowed": size + 10},
     )
-    free = free._replace(free=size)
+    instead.free_disk(monkeypatch, size)
     assert pieces(tmp_path) == "Stack"
     gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))
     assert isinstance(stack_for(gradients, 1, None, tmp_path / "missing"), InMemory)
@@ -373,7 +373,7 @@ def test_answers_lie_in_memory_if_there_is_room_and_else_in_a_file(
 def test_answers_are_refused_where_the_disk_cannot_be_asked_or_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    instead.piece_bytes(monkeypatch, 1)
     with refuses("missing"):
         pieces(tmp_path / "missing")
     with closed(tmp_path, mode=0o500), refuses("unwritable") as refused:

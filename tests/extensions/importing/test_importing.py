@@ -2,10 +2,8 @@
 
 import os
 import shlex
-import shutil
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -16,6 +14,7 @@ from dpfc_cli.annotations.person_hints import PersonsNoticedError
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from tests import instead
 from tests.extensions.importing.formats import Arrays, Write, hdf5, npy, npz, parquet, safetensors
 from tests.support import refuses, shards_of, stored
 
@@ -181,7 +180,7 @@ def test_a_source_that_was_refused_can_be_imported_when_it_was_corrected(tmp_pat
 def test_a_set_that_the_disk_cannot_hold_is_refused_before_it_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**8))
+    instead.free_disk(monkeypatch, 10**8)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("features", (10**6, 100), "f4", chunks=(1024, 100))
         file["labels"] = np.arange(10**6) % 2

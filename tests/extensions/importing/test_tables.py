@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from dpfc_cli import memory
 from dpfc_cli.annotations import columns
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extensions.importing.columns import Column
@@ -647,9 +646,9 @@ BILLION = 10**9
 
 
 @pytest.fixture
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def little_memory(room: Callable[[float], None]) -> None:
     """100 MB of memory are free, whatever the machine has that runs the tests."""
-    monkeypatch.setattr(memory, "free_memory", lambda: 1e8)
+    room(1e8)
 
 
 def large_hdf5(labels: dict[str, Any], **features: Any) -> Callable[[Path], Path]:
@@ -722,9 +721,11 @@ def test_what_memory_cannot_hold_is_refused_by_what_it_declares(tmp_path: Path, 
         assert not (tmp_path / "set.partial").exists()
 
 
-def test_zeros_are_honest_and_are_imported_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_are_honest_and_are_imported_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: Callable[[float], None]
+) -> None:
     """20 MB in a file of some kB, with 6 MB of memory."""
-    monkeypatch.setattr(memory, "free_memory", lambda: 6e6)
+    room(6e6)
     monkeypatch.setattr(arrays, "BLOCK", 2**20)
     zeros = np.zeros((50_000, 100), np.float32)
     source = large_hdf5({"data": np.arange(50_000) % 2}, data=zeros, chunks=(1024, 100))(tmp_path)

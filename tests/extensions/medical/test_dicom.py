@@ -14,12 +14,12 @@ from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import convert_color_space
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit
 
-from dpfc_cli import errors
 from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.medical import dicom
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.pictures import Preparation, UnreadableError
 from dpfc_cli.images.sets import by_person
+from tests import instead
 from tests.extensions.medical.dicoms import rescale, written
 from tests.images.pictures import open_images
 from tests.images.test_persons import opened
@@ -236,7 +236,7 @@ def test_without_pydicom_it_is_said_what_to_install_and_no_record_becomes_null(
 ) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / name).write_bytes(written(RAMP))
-    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    instead.extras(monkeypatch)
     with pytest.raises(UserError) as refused:
         open_images(f"imagefolder:{tmp_path}", classes=("a", "b"))
     assert (type(refused.value), refused.value.code) == (UserError, "unsupported")
