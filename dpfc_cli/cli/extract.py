@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.made import report, unless_persons
-from dpfc_cli.cli.typed import flag_named, source_named
+from dpfc_cli.cli.typed import flag_named, one_source
 from dpfc_cli.errors import counted, missing, spelled
 from dpfc_cli.extraction.request import SOURCES, WHAT, WORK, Extraction
 from dpfc_cli.options import Option, Value, declared
@@ -36,7 +36,7 @@ def extract(
     """
     from dpfc_cli.extraction import extract as extraction
 
-    wanted = source_named(source, dataset)
+    wanted = one_source(source, dataset)
     if wanted is None:
         remedy = "Write dpfc extract SOURCE, such as digits or imagefolder:PATH."
         raise missing("No pictures are named.", remedy, parameter="source")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.typed import source_named
+from dpfc_cli.cli.typed import one_source
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import SOURCES, Extraction
 from dpfc_cli.options import Option, declared
@@ -35,7 +35,7 @@ def fetch(
     from dpfc_cli.backbones import Wanted
     from dpfc_cli.extraction import fetching
 
-    wanted = source_named(source, dataset)
+    wanted = one_source(source, dataset)
     if wanted is None and model is None:
         remedy = "Write for instance dpfc fetch cifar10 --model vit-b16."
         raise UserError("Neither a data set nor a model is named.", remedy, code="missing")

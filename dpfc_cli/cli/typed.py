@@ -258,7 +258,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
 """How a value is typed, by what stands for it."""
 
 
-def source_named(source: str | None, dataset: str | None) -> str | None:
+def one_source(source: str | None, dataset: str | None) -> str | None:
     """SOURCE or --dataset SOURCE. UserError if both are there."""
     if source is not None and dataset is not None:
         what = f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'."

@@ -217,7 +217,7 @@ def fact_of(fact: str, kind: str, body: Json) -> Fact:
     return made
 
 
-def is_note(value: object, most: int = MOST_NOTE) -> bool:
+def is_keepable(value: object, most: int = MOST_NOTE) -> bool:
     """Whether a ledger keeps it: a text of 1 to so many characters."""
     return type(value) is str and bool(re.fullmatch(f"{_KEPT}{{1,{most}}}", value))
 
@@ -226,7 +226,7 @@ def account_name() -> str:
     """The name of the account that runs this process, or its number where it has none. It proves nothing."""
     with suppress(KeyError):
         name = pwd.getpwuid(os.getuid()).pw_name
-        if is_note(name, MOST_NAME):
+        if is_keepable(name, MOST_NAME):
             return name
     return f"account {os.getuid()}"
 
@@ -234,7 +234,7 @@ def account_name() -> str:
 def noted(name: str, value: str | None) -> str | None:
     """The value of a parameter that goes into the ledger. UserError where a ledger would not keep it."""
     most = MOST_NAME if name == "by" else MOST_NOTE
-    if value is not None and not is_note(value, most):
+    if value is not None and not is_keepable(value, most):
         what = f"{parameter(name)} must be a text of 1 to {most} characters."
         raise UserError(what, "Give another one, or leave it out.", parameter=name)
     return value

@@ -21,7 +21,7 @@ from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Set, account_name, is_note, noted
+from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Set, account_name, is_keepable, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.structs import encoded
@@ -35,7 +35,7 @@ def records_of(manifest: Manifest) -> str:
 
 def check_name(population: str | None) -> None:
     """UserError for what cannot be the name of a population."""
-    if population is None or (is_note(population, MOST_NAME) and ":" not in population):
+    if population is None or (is_keepable(population, MOST_NAME) and ":" not in population):
         return
     what = f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon."
     raise refused("population", what, "Give another name, such as ward7.", "bad-value")

@@ -60,7 +60,7 @@ def fit(head: Head, on: FeatureSet) -> Temperature:
         )
     scores, right = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return Temperature(
-        temperature=temperature_of(scores, right, several),
+        temperature=fitted_temperature(scores, right, several),
         name=on.name,
         split=split,
         n=n,
@@ -68,7 +68,7 @@ def fit(head: Head, on: FeatureSet) -> Temperature:
     )
 
 
-def temperature_of(scores: np.ndarray, right: np.ndarray, several: bool) -> float:
+def fitted_temperature(scores: np.ndarray, right: np.ndarray, several: bool) -> float:
     """The temperature with the least mean negative log-likelihood. right: n × m as the scores, whether the class is a
     label of the record. several: whether a record may have several.
     """

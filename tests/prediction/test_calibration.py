@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import FeatureSet, Head, predict, train
-from dpfc_cli.prediction.calibration import fit, temperature_of
+from dpfc_cli.prediction.calibration import fit, fitted_temperature
 from tests.prediction.conftest import head_of
 from tests.support import feature_set, refuses, replace
 
@@ -28,8 +28,10 @@ def drawn(seed: int, several: bool = False) -> tuple[np.ndarray, np.ndarray]:
 def test_the_temperature_is_that_of_the_labels(several: bool) -> None:
     """The seed is fixed. Its standard error is 0.02: 0.1 is five of them."""
     scores, right = drawn(3, several)
-    assert abs(temperature_of(scores, right, several) - PLANTED) < 0.1
-    assert temperature_of(7 * scores, right, several) == pytest.approx(7 * temperature_of(scores, right, several), 1e-4)
+    assert abs(fitted_temperature(scores, right, several) - PLANTED) < 0.1
+    assert fitted_temperature(7 * scores, right, several) == pytest.approx(
+        7 * fitted_temperature(scores, right, several), 1e-4
+    )
 
 
 def made(folder: Path, name: str, seed: int = 0) -> FeatureSet:
