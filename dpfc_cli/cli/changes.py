@@ -94,7 +94,7 @@ def merge(
     by: Annotated[str | None, _BY] = None,
     full: Full = False,
 ) -> None:
-    """Unite the ledger of ./features with the one of another folder, which stays as it is."""
+    """Unite the ledger here with the one of another folder, which stays as it is."""
     from dpfc_cli.ledger.file import read
     from dpfc_cli.ledger.merge import merge_ledgers
 
