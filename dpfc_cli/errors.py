@@ -89,7 +89,7 @@ class UserError(Exception):
             the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
     `str(error)` is both texts, `printable`, with parameters named as Python names them. `full` is `what` with all that
-    is `secret`, for a file of whoever holds the records (`annotations.nulls`); None if nothing is. `problems`: of
+    is `secret`, for a file of whoever holds the records (`annotations.broken`); None if nothing is. `problems`: of
     several errors in one (`Faults`) what is wrong and what to do about it, a line each.
 
     """

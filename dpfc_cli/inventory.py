@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfc_cli.annotations.nulls import REFUSED
+from dpfc_cli.annotations.broken import REFUSED
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import GO_ON, begun, finished
 from dpfc_cli.features.reader import FeatureSet

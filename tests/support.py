@@ -18,9 +18,9 @@ import pytest
 import typer
 
 from dpfc_cli import points
+from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.classes import class_names, coded, numbers_of, stated
 from dpfc_cli.annotations.groups import keys_in
-from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.cli.app import app, main, register
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.arrays import Source, in_memory, make_of

@@ -2,5 +2,5 @@
 
 `split_files` finds the files of a source and their splits. `classes` says which classes there are, who stated them,
 and what labels mean. `groups` says which records are of one person, and `person_hints` which seem to be. `metadata` and
-`csv_files` read tables, `columns` parquet. `nulls` names the records that cannot be used.
+`csv_files` read tables, `columns` parquet. `broken` names the records that cannot be used.
 """

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.groups import Keys, grouped
-from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.annotations.split_files import held_out
 from dpfc_cli.arrays import Rows, sliced
 from dpfc_cli.errors import parameter, quoted, unwritable

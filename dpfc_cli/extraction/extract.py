@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfc_cli import backbones
+from dpfc_cli.annotations.broken import Broken, naming
 from dpfc_cli.annotations.classes import class_names
 from dpfc_cli.annotations.groups import Grouping, Rule, rule_of
-from dpfc_cli.annotations.nulls import Broken, naming
 from dpfc_cli.annotations.person_hints import persons_noticed, refuse_both
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import GUARDED, Faults, Note, conflict, counted, parameter

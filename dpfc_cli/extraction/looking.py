@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from dpfc_cli.annotations.nulls import naming
+from dpfc_cli.annotations.broken import naming
 from dpfc_cli.errors import Faults
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.extract import OPENING, broken_of, checked, described, folder_of, opened

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.groups import Grouping
-from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import Manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpfc_cli import points
-from dpfc_cli.annotations.nulls import MOST_NULL
+from dpfc_cli.annotations.broken import MOST_NULL
 from dpfc_cli.backbones import BACKBONES, MODELS, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import conflict, missing, parameter, quoted, spelled, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said

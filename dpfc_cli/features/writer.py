@@ -28,7 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dpfc_cli import files
-from dpfc_cli.annotations.nulls import Broken
+from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.errors import Note, UserError, conflict, counted, parameter, printable, quoted
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.lookup import GO_ON

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import Result
 
-from dpfc_cli.annotations.nulls import Broken, naming
+from dpfc_cli.annotations.broken import Broken, naming
 from tests import instead
 from tests.cli.conftest import SCATTER, Dpfc, error_of, labels_of, one_line, refusal
 from tests.support import shards_of, stored

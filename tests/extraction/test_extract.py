@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.annotations.nulls import Broken
+from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.extraction import extract as extraction
 from dpfc_cli.extraction.request import ExtractionWarning

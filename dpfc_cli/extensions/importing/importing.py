@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpfc_cli.annotations.broken import naming
 from dpfc_cli.annotations.classes import Labels, check_names, class_names, coded, numbers_of, stated
 from dpfc_cli.annotations.groups import GROUPS, check_apart
-from dpfc_cli.annotations.nulls import naming
 from dpfc_cli.annotations.person_hints import persons_noticed, refuse_both
 from dpfc_cli.errors import GUARDED, Faults, bad_record, conflict, counted, parameter, quoted, secret
 from dpfc_cli.extensions.importing import slides

@@ -20,9 +20,9 @@ import numpy as np
 
 from dpfc_cli import files
 from dpfc_cli.annotations import groups as persons
+from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
 from dpfc_cli.annotations.metadata import Needed, Value, columns_in, rows, usual_column
-from dpfc_cli.annotations.nulls import Broken
 from dpfc_cli.annotations.person_hints import column_of, persons_noticed
 from dpfc_cli.annotations.split_files import rows_by_split, split_column, splits_by_role, splits_left_out
 from dpfc_cli.arrays import FLOATS, sliced
