@@ -25,6 +25,7 @@ from dpfc_cli.files import check_plain, json_of, make, sha256_of, temporary_besi
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
+from dpfc_cli.methods.unlabelled import Evidence
 from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
@@ -41,6 +42,8 @@ SUFFIXES: Mapping[Claim, str] = {
     "non-private": ".nonprivate.safetensors",
 }
 """How the name of a head's file ends, by what it claims."""
+_EVIDENCE = "evidence."
+"""How the names of these tensors begin."""
 LARGEST_HEADER = 100 * 10**6
 """Bytes of the largest header that safetensors reads. It writes larger ones, too."""
 _SMALL = 100_000
@@ -108,7 +111,8 @@ class Scorer:
 class Head(Scorer, Told):
     """A linear classifier of feature vectors, with its card.
 
-    card: how it was made and what is claimed of it. path: the file that it was read from, if it was.
+    card: how it was made and what is claimed of it. path: the file that it was read from, if it was. evidence: what
+    `adapted` needs, if the method left it.
 
     Examples:
         head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
@@ -118,6 +122,7 @@ class Head(Scorer, Told):
 
     card: Card
     path: Path | None = None
+    evidence: Evidence | None = None
 
     @classmethod
     def load(cls, path: Path | str) -> "Head":
@@ -258,7 +263,8 @@ def try_place(path: Path, d: int, m: int) -> None:
                 folder.lstat()
                 break
         # Some file systems have room for any number of zeros.
-        write_synced(temporary, os.urandom(8 * (d + 1) * (m + 1) + _SMALL))
+        # The weight, the evidence of the method that leaves most, and the chain.
+        write_synced(temporary, os.urandom(8 * (d + 1) * (4 * (m + 1) + d) + _SMALL))
     except OSError as error:
         refused = unwritable(path, error)
         refused.what += " Nothing was charged now."
@@ -273,6 +279,10 @@ def encoded(head: Head) -> bytes:
     metadata = {"format": FORMAT, "card": head.card.json, "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
+    if head.evidence is not None:
+        tensors |= {
+            f"{_EVIDENCE}{name}": np.atleast_1d(np.float32(value)) for name, value in vars(head.evidence).items()
+        }
     return ordered({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
 
 
@@ -341,12 +351,13 @@ def read(path: Path, copy: Path | None = None) -> Head:
             weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
+            evidence = _evidence(file, *weight.shape)
         d, m = weight.shape
         if bias.shape != (m,) or len(card.classes) != m or card.facts.d != d:
             raise ValueError("its weight, bias and classes do not fit together")
     except (OSError, ValueError) as error:
         raise _unread(path, error) from error
-    return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
+    return Head(chain=chain, weight=weight, bias=bias, card=card, path=path, evidence=evidence)
 
 
 def _unread(path: Path, error: OSError | ValueError) -> UserError:
@@ -392,6 +403,22 @@ def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
     if not np.isfinite(found).all():
         raise ValueError(f"'{name}' has a number that is NaN or infinite")
     return found
+
+
+def _evidence(file: Any, d: int, m: int) -> Evidence | None:
+    """What `adapted` needs, if the file has it. Raises ValueError where that is no evidence of a d × m head."""
+    names = [each.removeprefix(_EVIDENCE) for each in file.keys() if each.startswith(_EVIDENCE)]  # noqa: SIM118
+    if not names:
+        return None
+    shapes = {"whiten": (d, d), **dict.fromkeys(("early", "at", "gradient"), (d + 1, m))}
+    found: dict[str, Any] = {}
+    for name in names:
+        shape = shapes.get(name, (1,))
+        value = _numbers(file, _EVIDENCE + name, len(shape))
+        if value.shape != shape:
+            raise ValueError(f"'{_EVIDENCE}{name}' does not fit the weight")
+        found[name] = value.astype(float) if name in shapes else float(value[0])
+    return Evidence(**found)
 
 
 def check_heads(*heads: object) -> None:

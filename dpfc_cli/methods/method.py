@@ -10,6 +10,7 @@ import numpy as np
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.options import Option, declared
+from dpfc_cli.methods.unlabelled import Evidence
 from dpfc_cli.options import Value
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.facts import Facts
@@ -25,7 +26,8 @@ Options = TypeVar("Options")
 class Solution:
     """A linear head without its card: scores are chain(x)·weight + bias. weight: d × m. bias: m. converged: whether a
     training that runs to the optimum reached it; None for other trainings. trusted: how far a public start was trusted
-    for each class, m numbers from 0 to 1; None if there was none.
+    for each class, m numbers from 0 to 1; None if there was none. evidence: what `unlabelled` needs; None where the
+    method has none.
     """
 
     chain: Chain
@@ -33,6 +35,7 @@ class Solution:
     bias: np.ndarray
     converged: bool | None = None
     trusted: np.ndarray | None = None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

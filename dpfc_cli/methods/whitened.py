@@ -22,6 +22,7 @@ from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge, shrink
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.methods.public_head import JUDGED, PublicHead, start_of, verdict
+from dpfc_cli.methods.unlabelled import Evidence
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN
@@ -144,10 +145,16 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     radius = math.sqrt(dimension + options.bias_feature**2)
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
+    early, at, late = (np.zeros_like(theta) for _ in range(3))
     velocity = np.zeros_like(theta)
     paces, agreed = np.ones(facts.m), list[np.ndarray]()
     trusted = None
-    for _ in range(options.steps):
+    half = options.steps // 2
+    for step in range(options.steps):
+        if step == half:
+            early = theta
+        if step >= half:
+            at = at + theta / (options.steps - half)
         gradient = oracle.release(
             Gradient(
                 (*chain, Linear(whiten)),
@@ -160,6 +167,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         )
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         gradient = gradient - gradient.mean(axis=1, keepdims=True)
+        if step >= half:
+            late = late + gradient / (facts.n * (options.steps - half))
         move = -rate / facts.n * gradient * paces
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
@@ -177,7 +186,30 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     noise = radius * total_step(dimension, facts, options)
     noise *= _deviation(facts, options, options.budget_split[2], Gradient)
     weight = whiten @ levelled(theta[:-1], facts.d * noise**2)
-    return Solution(chain=chain, weight=weight, bias=options.bias_feature * theta[-1], trusted=trusted)
+    evidence = None
+    if options.mu > 0 and half > 0:
+        clip, share = options.gradient_clip * radius, options.budget_split[2] / options.steps
+        one = rate * clip * _deviation(facts, options, share, Gradient)
+        evidence = Evidence(
+            whiten=whiten,
+            early=early,
+            at=at,
+            gradient=late,
+            early_noise=one * gathered(half, momentum),
+            noise=one * gathered(options.steps, momentum),
+            deviation=clip * _deviation(facts, options, (options.steps - half) * share, Gradient),
+            later=options.steps / half,
+            bias_feature=options.bias_feature,
+            radius=radius,
+            gradient_clip=options.gradient_clip,
+        )
+    bias = options.bias_feature * theta[-1]
+    return Solution(chain=chain, weight=weight, bias=bias, trusted=trusted, evidence=evidence)
+
+
+def gathered(steps: int, momentum: float) -> float:
+    """The standard deviation of the noise in θ after so many steps, in units of what one step adds."""
+    return math.sqrt(sum(sum(momentum**k for k in range(left + 1)) ** 2 for left in range(1, steps + 1)))
 
 
 def levelled(theta: np.ndarray, noise: float) -> np.ndarray:
@@ -334,7 +366,7 @@ METHOD = Method(
     plan=plan,
     complete=complete,
     solve=solve,
-    copies=2,
+    copies=4,
     public=("public", "public_head"),
     federated=True,
 )

@@ -38,5 +38,10 @@ class Predicting(Options):
         "then not calibrated.",
         metavar="PUBLIC_SET",
     )
+    adapt: bool = option(
+        "Adapt the head to what is predicted, as far as the private gradients agree. It costs nothing, and the head's "
+        "file stays as it is. A prediction then depends on what is predicted together.",
+        default=False,
+    )
     batch: int | None = option("Pictures per call of the backbone. Default: the model chooses.", typed=False, low=1)
     progress: Progress | None = progress_option()

@@ -99,7 +99,9 @@ def run(checked: Checked, observer: Observer, solve: Solve = _solved) -> Trained
             standing = charged_standing(paid.ledger, paid.charge)
             solution = solve(paid, calibrated, oracle)
         card = card_of(calibrated, features, paid.charge.at, solution, standing)
-        head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
+        head = Head(
+            chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card, evidence=solution.evidence
+        )
         data = heads.encoded(head)
         # A training that was killed may have written it already.
         paid.path, paid.sha256 = checked.path, hashlib.sha256(data).hexdigest()

@@ -323,7 +323,7 @@ def _trained(plan: Federation, sites: Sequence[Remote], observer: Observer, star
         error.fields["ledgers"] = stands
         raise
     card = _card(plan, solver, solution)
-    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
+    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card, evidence=solution.evidence)
 
 
 def _card(plan: Federation, solver: Calibrated, solution: Solution) -> Card:
