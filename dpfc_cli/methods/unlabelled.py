@@ -33,7 +33,7 @@ CONCENTRATION = 0.4
 STRENGTHS = (math.inf, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 """A: how many records the head counts as. Infinity: its lengths and offsets are shrunk, and nothing else."""
 ROUNDS, FOLDS = 12, 4
-SURE = 1.0
+SURE = 2.0
 """How many standard deviations of its noise the gain of a candidate must be for any candidate to be taken."""
 SCALES = np.geomspace(0.1, 2.8, 10)
 """By which scores are multiplied before candidates are compared: noise makes scores too large, and changes no order."""
