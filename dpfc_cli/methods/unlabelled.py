@@ -9,8 +9,8 @@ An adapted head says something of the records without labels: it contains the me
 
 **The model.** In the white space of the records, directions u of length 1 lie around the directions c of their classes
 (von Mises and Fisher; Banerjee et al. 2005). The head's directions c⁰ are a prior that counts as much as A records. So
-one round is rᵢₖ ∝ exp(κ·scoreᵢₖ), then cₖ ← unit(A·c⁰ₖ + Σᵢ rᵢₖ(uᵢ − ū)). The lengths and offsets of the head stay,
-shrunk to their means by what is known of their noise. No shares of classes are assumed.
+one round is rᵢₖ ∝ exp(κ·scoreᵢₖ), then cₖ ← unit(A·c⁰ₖ + Σᵢ rᵢₖ(uᵢ − ū)). The lengths of the head stay, and its
+offsets, shrunk to their mean by what is known of their noise. No shares of classes are assumed.
 
 **The judge.** No A is right for all sets: where classes are no clusters, or where there is little noise, only the head
 itself is. So A is chosen by the private loss. The candidates are made from an early head, after half of the steps. Let
@@ -31,7 +31,7 @@ import numpy as np
 CONCENTRATION = 0.4
 """κ in units of the effective dimension."""
 STRENGTHS = (math.inf, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""A: how many records the head counts as. Infinity: its lengths and offsets are shrunk, and nothing else."""
+"""A: how many records the head counts as. Infinity: its offsets are shrunk, and nothing else."""
 ROUNDS, FOLDS = 12, 4
 SURE = 2.0
 """How many standard deviations of its noise the gain of a candidate must be for any candidate to be taken."""
@@ -142,20 +142,14 @@ class Space:
         self._units = white / self._norms
 
     def prior(self, weight: np.ndarray, bias: np.ndarray, noise: float, bias_feature: float) -> Prior:
-        """What a head says, with its lengths and offsets shrunk to their means. noise: see `Evidence`."""
+        """What a head says, with its offsets shrunk to their mean. noise: see `Evidence`."""
         weight = weight - weight.mean(axis=1, keepdims=True)
         vectors = self._back @ weight
-        squares = np.square(vectors).sum(axis=0)
-        spread = self._back @ self._whiten
-        covariance = noise**2 * (spread @ spread.T)
-        total, square = float(np.trace(covariance)), float(np.square(covariance).sum())
-        signal = max(float(squares.mean()) - total, 0.0)
-        # A sum of squares of normal numbers: its variance, with the part of the signal along the noise.
-        of_squares = 2 * square + (4 * signal * square / total if total > 0 else 0.0)
+        lengths = np.maximum(np.linalg.norm(vectors, axis=0), np.finfo(float).tiny)
+        # What a head says of the mean of the records is its offset here. It has noise, and shares differ less than that.
+        offsets = bias - bias.mean() + self.mean @ weight
         of_offsets = noise**2 * (bias_feature**2 + float(np.square(self._whiten.T @ self.mean).sum()))
-        lengths = np.sqrt(np.maximum(_shrunk(squares, of_squares), np.finfo(float).tiny))
-        directions = vectors / np.maximum(np.sqrt(squares), np.finfo(float).tiny)
-        return Prior(directions, lengths, _shrunk(bias - bias.mean() + self.mean @ weight, of_offsets))
+        return Prior(vectors / lengths, lengths, _shrunk(offsets, of_offsets))
 
     def fitted(self, prior: Prior, strength: float) -> tuple[np.ndarray, np.ndarray]:
         """Weight and bias of the head after the rounds. strength: A."""
