@@ -10,6 +10,7 @@
 | `dpfc.methods` | the method | a `methods.method.Method` |
 | `dpfc.options` | any | an `Options` class for `dpfc train`; `around(features)`: a context with more of the `Request` |
 | `dpfc.hooks` | an option of trainings | a `training.request.Hook` with it; they act in the order of these names |
+| `dpfc.predictions` | an option of predictions | a `prediction.request.Hook` with it |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
 | `dpfc.sources` | a data set, or with a colon a format before a path | an `images.sets.DataSet` |
 

@@ -11,7 +11,7 @@ from dpfc_cli.cli.typed import NEWEST, head_or_newest, with_sets
 from dpfc_cli.errors import bad_record, conflict, counted, missing, parameter
 from dpfc_cli.options import Option, Value, listed
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
-from dpfc_cli.prediction.request import SOURCE, Predicting
+from dpfc_cli.prediction.request import SOURCE, Predicting, added_hooks
 
 if TYPE_CHECKING:
     from dpfc_cli.prediction.output import Saved
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @command(
     "predict",
     Predicting,
+    *added_hooks(),
     panel="Pictures and heads",
     when_stopped="What was printed is all that was made.",
     computes=True,

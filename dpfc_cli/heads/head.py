@@ -25,7 +25,7 @@ from dpfc_cli.files import check_plain, json_of, make, sha256_of, temporary_besi
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
-from dpfc_cli.methods.unlabelled import Evidence
+from dpfc_cli.methods.unlabelled import ARRAYS, NUMBERS, Evidence
 from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
@@ -112,7 +112,7 @@ class Head(Scorer, Told):
     """A linear classifier of feature vectors, with its card.
 
     card: how it was made and what is claimed of it. path: the file that it was read from, if it was. evidence: what
-    `adapted` needs, if the method left it.
+    `methods.unlabelled` needs, if the training left it.
 
     Examples:
         head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
@@ -279,10 +279,9 @@ def encoded(head: Head) -> bytes:
     metadata = {"format": FORMAT, "card": head.card.json, "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
-    if head.evidence is not None:
-        tensors |= {
-            f"{_EVIDENCE}{name}": np.atleast_1d(np.float32(value)) for name, value in vars(head.evidence).items()
-        }
+    if (left := head.evidence) is not None:
+        tensors |= {f"{_EVIDENCE}{name}": getattr(left, name) for name in ARRAYS}
+        tensors[f"{_EVIDENCE}numbers"] = np.array([*(getattr(left, name) for name in NUMBERS), left.steps], float)
     return ordered({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
 
 
@@ -406,19 +405,15 @@ def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
 
 
 def _evidence(file: Any, d: int, m: int) -> Evidence | None:
-    """What `adapted` needs, if the file has it. Raises ValueError where that is no evidence of a d × m head."""
-    names = [each.removeprefix(_EVIDENCE) for each in file.keys() if each.startswith(_EVIDENCE)]  # noqa: SIM118
-    if not names:
+    """What the method left beside the head, if the file has it. Raises ValueError where it does not fit."""
+    if not any(name.startswith(_EVIDENCE) for name in file.keys()):  # noqa: SIM118
         return None
-    shapes = {"whiten": (d, d), **dict.fromkeys(("early", "at", "gradient"), (d + 1, m))}
-    found: dict[str, Any] = {}
-    for name in names:
-        shape = shapes.get(name, (1,))
-        value = _numbers(file, _EVIDENCE + name, len(shape))
-        if value.shape != shape:
-            raise ValueError(f"'{_EVIDENCE}{name}' does not fit the weight")
-        found[name] = value.astype(float) if name in shapes else float(value[0])
-    return Evidence(**found)
+    held: dict[str, Any] = {name: _numbers(file, _EVIDENCE + name, axes) for name, axes in ARRAYS.items()}
+    *numbers, steps = _numbers(file, f"{_EVIDENCE}numbers", 1).tolist()
+    found = Evidence(**held, **dict(zip(NUMBERS, numbers, strict=True)), steps=int(steps))
+    if not found.fits(d, m):
+        raise ValueError("its evidence does not fit the weight")
+    return found
 
 
 def check_heads(*heads: object) -> None:

@@ -84,3 +84,19 @@ def start(facts: Facts, loss: Loss, constant: float) -> np.ndarray:
     if loss == "sigmoid":
         theta[-1] = START_BIAS / constant
     return theta
+
+
+def levelled(theta: np.ndarray, noise: float) -> np.ndarray:
+    """The class vectors, d × m, with lengths that are more alike: each is divided by a power of its length.
+
+    The vectors of rare classes are too short, because noise ends the descent before they are learned. The power is
+    2a(1 − a), if a part a of the mean squared length is noise. With little noise the descent is long, and the lengths
+    are what the loss wants. Where all is noise, nothing is known of a rare class, and it should be named rarely.
+
+    noise: the expected squared length of the noise in a vector.
+    """
+    squares = np.square(theta).sum(axis=0)
+    typical = float(squares.mean())
+    part = min(noise / typical, 1.0) if typical > 0 else 0.0
+    least = max(np.finfo(float).eps * typical, np.finfo(float).tiny)
+    return np.asarray(theta * (typical / np.maximum(squares, least)) ** (part * (1 - part)))

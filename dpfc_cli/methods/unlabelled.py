@@ -1,44 +1,60 @@
 """Records without labels make a noisy head better: expectation-maximisation from it, as far as its gradients agree.
 
 **Theorem.** An adapted head has the guarantee of the head that it is made of, and costs nothing. Proof: `adapt` is a
-function of the head, of `Evidence` and of the records without labels. The first two are functions of what
-`oracle.release` gave and of public facts, and the third are not among the private records (if they are, they are not
-protected here). So it is post-processing. ∎
+function of the head, of `Evidence`, of the records without labels, and of random numbers of its own. The first two are
+functions of what `oracle.release` gave and of public facts, and the third are not among the private records (if they
+are, they are not protected here). So it is post-processing. ∎
 
 An adapted head says something of the records without labels: it contains the means of their classes.
 
 **The model.** In the white space of the records, directions u of length 1 lie around the directions c of their classes
 (von Mises and Fisher; Banerjee et al. 2005). The head's directions c⁰ are a prior that counts as much as A records. So
-one round is rᵢₖ ∝ exp(κ·scoreᵢₖ), then cₖ ← unit(A·c⁰ₖ + Σᵢ rᵢₖ(uᵢ − ū)). The lengths of the head stay, and its
-offsets, shrunk to their mean by what is known of their noise. No shares of classes are assumed.
+one round is rᵢₖ ∝ exp(κ·uᵢ·cₖ + offsetₖ), then cₖ ← unit(A·c⁰ₖ + Σᵢ rᵢₖ(uᵢ − ū)). The offsets are those of the head,
+shrunk to their mean by what is known of their noise. No shares of classes are assumed.
 
 **The judge.** No A is right for all sets: where classes are no clusters, or where there is little noise, only the head
-itself is. So A is chosen by the private loss. The candidates are made from an early head, after half of the steps. Let
-θ be the head's mean over the later steps, and g the mean of the noisy gradients that were taken there. Then
+itself is. So the result is a sum w₀·head + Σ w_A·(what A makes), w ≥ 0, and the private loss chooses w. Let θₜ be the
+heads at which the gradients gₜ were released. The softmax loss of a head c is linear in c but for log-sum-exp, which
+needs no label:
 
-    loss(c) − loss(θ) = mean over records of B(c, θ) + ⟨c − θ, g⟩,
+    loss(c) = mean over records of logsumexp(cᵀz) − ⟨c, S⟩,   S = mean over t of (mean over records of z·p(θₜ)ᵀ − gₜ).
 
-where B is the Bregman divergence of the log-sum-exp of the scores. B needs no label, so it is computed on records
-without labels that did not make c (in four folds). The noise of g is independent of c, so the second term has no bias,
-and its standard deviation is known. So records of another kind cannot pass: the private gradient decides.
+So S, the mean of what is released anyway, is all that a head is ever told of labels, with normal noise of a known size.
+Such an S can be split into parts with independent noise: S + ξₖ with Σₖ ξₖ = 0 (data thinning; Neufeld et al. 2024).
+Each part judges what was made without it: the head that the others would have led to, by the same descent on records
+without labels, and the candidates from that head and from other records. So the estimate of the loss of a candidate is
+as good as unbiased, and the standard deviation of its noise is known. What is chosen has the least sum of estimate and
+standard deviation, compared to the head alone. Records of another kind do not pass: the private gradients decide.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-CONCENTRATION = 0.4
+from dpfc_cli.methods.linear import levelled
+
+STRENGTHS: tuple[float, ...] = (math.inf, 256, 32, 8, 2)
+"""A: how many records the head counts as. Infinity: its lengths are equal, its offsets shrunk, and nothing else."""
+CONCENTRATION = 0.8
 """κ in units of the effective dimension."""
-STRENGTHS = (math.inf, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""A: how many records the head counts as. Infinity: its offsets are shrunk, and nothing else."""
-ROUNDS, FOLDS = 12, 4
-SURE = 2.0
-"""How many standard deviations of its noise the gain of a candidate must be for any candidate to be taken."""
-SCALES = np.geomspace(0.1, 2.8, 10)
-"""By which scores are multiplied before candidates are compared: noise makes scores too large, and changes no order."""
-MOST = 50_000
-"""Records that take part."""
+ROUNDS, PARTS = 12, 4
+LONGEST = 1.5
+"""The largest sum of the weights w, in units of the head's own: noise makes scores too large rather than too small."""
+JUDGING = 10_000
+"""Records that judge. All of them take part in what is made in the end."""
+ARRAYS = {"whiten": 2, "theta": 2, "points": 3, "gradient": 2}
+NUMBERS = ("deviation", "rate", "momentum", "bias_feature", "radius", "gradient_clip")
+"""What `Evidence` has beside `steps`: arrays with their axes, and numbers."""
+Loss = tuple[float, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unlabelled:
+    """Public records without labels, N × d, as they are before the chain of a head."""
+
+    records: np.ndarray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,143 +62,279 @@ class Evidence:
     """What a private training leaves beside the head, in its white space: post-processing of what was released.
 
     Attributes:
-        whiten: W, d × d: a white record is Wᵀx.
-        early: the head after the first part of the steps, (d + 1) × m, with the row of the bias.
-        at: the mean of the heads at which the later gradients were taken, (d + 1) × m.
-        gradient: the mean of these, per record, (d + 1) × m.
-        early_noise, noise: the standard deviation of the noise in a coordinate of `early`, and of the head.
-        deviation: the same of `gradient`.
-        later: by how much the prior counts more in the head than in `early`.
-        bias_feature, radius, gradient_clip: see `whitened`.
+        whiten: W, d × d, with orthogonal columns: a white record is Wᵀx.
+        theta: the head at the end, (d + 1) × m, with the row of the bias.
+        points: means of the heads at which the gradients were taken, for `groups` of steps but the first, which is at
+            0; g × (d + 1) × m.
+        gradient: the mean of all gradients, per record, (d + 1) × m.
+        deviation: the standard deviation of the noise in a coordinate of `gradient`.
+        rate, momentum, bias_feature, radius, gradient_clip: of the training, see `whitened`.
+        steps: T.
 
     """
 
     whiten: np.ndarray
-    early: np.ndarray
-    at: np.ndarray
+    theta: np.ndarray
+    points: np.ndarray
     gradient: np.ndarray
-    early_noise: float
-    noise: float
     deviation: float
-    later: float
+    rate: float
+    momentum: float
     bias_feature: float
     radius: float
     gradient_clip: float
+    steps: int
+
+    @property
+    def finite(self) -> bool:
+        return all(np.isfinite(getattr(self, name)).all() for name in (*ARRAYS, *NUMBERS))
+
+    def fits(self, d: int, m: int) -> bool:
+        """Whether it may be of a head of d × m."""
+        if not 1 <= self.steps <= 10_000 or min(self.bias_feature, self.radius, self.gradient_clip) <= 0:
+            return False
+        head = d + 1, m
+        shapes = (d, d), head, (len(groups(self.steps)) - 1, *head), head
+        return all(getattr(self, name).shape == shape for name, shape in zip(ARRAYS, shapes, strict=True))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Adapted:
-    """A head after `adapt`. strength: A; None where the head is what it was. gain: by how much the private loss is
-    estimated to fall, and deviation: the standard deviation of the noise in that.
+    """A head after `adapt`.
+
+    Attributes:
+        weight, bias: d × m, and m.
+        share: of the scores that the records without labels have in it; 0 where the head is what it was.
+        gain: by how much the private loss is estimated to fall.
+        deviation: the standard deviation of the noise in that.
+
     """
 
     weight: np.ndarray
     bias: np.ndarray
-    strength: float | None
+    share: float
     gain: float
     deviation: float
 
 
+def groups(steps: int) -> list[range]:
+    """Steps whose gradients may be taken for one, at the mean of their heads: θ changes most in the first."""
+    edges = sorted({0, min(1, steps), steps // 4, steps // 2})
+    return [range(*each) for each in zip(edges, [*edges[1:], steps], strict=True) if each[0] < each[1]]
+
+
+def gathered(steps: int, momentum: float) -> float:
+    """The standard deviation of the noise in θ after so many steps, in units of what one step adds."""
+    return float(np.linalg.norm(np.cumsum(momentum ** np.arange(steps + 1))[1:]))
+
+
 def adapt(weight: np.ndarray, bias: np.ndarray, evidence: Evidence, x: np.ndarray) -> Adapted:
-    """The head (weight d × m, bias m) that records without labels make better. x: N × d, after the head's chain."""
-    order = np.random.default_rng(0).permutation(len(x))[:MOST]
-    losses = np.zeros((len(STRENGTHS) + 1, len(SCALES)))
-    candidates: list[np.ndarray] = []
-    distances = np.zeros_like(losses)
-    early = evidence.whiten @ evidence.early[:-1], evidence.bias_feature * evidence.early[-1]
-    if len(order) < 2 * FOLDS:
-        return Adapted(weight=weight, bias=bias, strength=None, gain=0.0, deviation=0.0)
-    for fold in range(FOLDS):
-        others = np.arange(len(order)) % FOLDS != fold
-        space = Space(x[order[others]], evidence.whiten)
-        prior = space.prior(*early, evidence.early_noise, evidence.bias_feature)
-        candidates = [evidence.early]
-        for strength in STRENGTHS:
-            found, offset = space.fitted(prior, strength)
-            candidates.append(np.vstack([space.unwhiten @ found, offset / evidence.bias_feature]))
-        losses += _losses(candidates, evidence, x[order[~others]]) / FOLDS
-        norms = [[np.linalg.norm(s * c - evidence.early) for s in SCALES] for c in candidates]
-        distances += np.array(norms) / FOLDS
-    scale = losses.argmin(axis=1)
-    rows = np.arange(len(losses))
-    gains = losses[0].min() - losses[rows, scale]
-    deviations = evidence.deviation * distances[rows, scale]
-    best = int(gains.argmax())
-    if not (gains > SURE * deviations)[1:].any() or best == 0:
-        return Adapted(weight=weight, bias=bias, strength=None, gain=0.0, deviation=float(deviations[best]))
-    space = Space(x[order], evidence.whiten)
-    strength = STRENGTHS[best - 1] * evidence.later
-    found, offset = space.fitted(space.prior(weight, bias, evidence.noise, evidence.bias_feature), strength)
-    gain, deviation = float(gains[best]), float(deviations[best])
-    return Adapted(weight=found, bias=offset, strength=strength, gain=gain, deviation=deviation)
+    """The head (weight d × m, bias m) that records without labels make better. x: N × d, after the head's chain.
+
+    The same records in the same order give the same head.
+    """
+    same = Adapted(weight=weight, bias=bias, share=0.0, gain=0.0, deviation=0.0)
+    if len(x) < 2 * PARTS:
+        return same
+    # A damaged head may have any numbers. Then nothing is found, and it stays what it was.
+    with np.errstate(all="ignore"):
+        return _adapted(same, evidence, np.asarray(x, np.float32))
+
+
+def _adapted(same: Adapted, evidence: Evidence, x: np.ndarray) -> Adapted:
+    random = np.random.default_rng(0)
+    x = x[random.permutation(len(x))]
+    head = _levelled(evidence, evidence.theta, 1.0)
+    own = float((_white(evidence, x[:JUDGING]) @ head).std())
+    chosen, gain, deviation = _chosen(_judges(evidence, x[:JUDGING], random), evidence.deviation, own)
+    if not chosen[1:].any():
+        return same
+    theta = np.tensordot(chosen, np.stack(_candidates(evidence, evidence.theta, x, 1.0)), 1)
+    if not np.isfinite(theta).all():
+        return same
+    share = float(chosen[1:].sum() / chosen.sum())
+    weight, bias = evidence.whiten @ theta[:-1], evidence.bias_feature * theta[-1]
+    return Adapted(weight=weight, bias=bias, share=share, gain=gain, deviation=deviation)
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
-    """A head in the white space of records: directions (d × m) of length 1, their lengths (m), offsets (m)."""
+class _Judge:
+    """A part of S, and the scores that candidates without it give to records apart from theirs.
 
-    directions: np.ndarray
-    lengths: np.ndarray
-    offsets: np.ndarray
+    Attributes:
+        scores: of J candidates, J × N × m.
+        told: ⟨c, S⟩ of each candidate, J.
+        counts: how much of its gradient each record is expected to keep when it is clipped, N.
+        products: of the candidates as vectors, J × J.
+
+    """
+
+    scores: np.ndarray
+    told: np.ndarray
+    counts: np.ndarray
+    products: np.ndarray
+
+    def loss(self, weights: np.ndarray) -> Loss:
+        """The private loss of the sum of the candidates with these weights, less a constant, and its gradient."""
+        scores = np.tensordot(weights.astype(np.float32), self.scores, 1)
+        top = scores.max(axis=1, keepdims=True)
+        shares = np.exp(scores - top)
+        total = shares.sum(axis=1, keepdims=True)
+        peaks = (np.log(total) + top)[:, 0]
+        shares *= self.counts[:, None] / total / len(shares)
+        slope = np.tensordot(self.scores, shares, 2) - self.told
+        return float((self.counts * peaks).mean() - weights @ self.told), slope
 
 
-class Space:
-    """The white space of records x, N × d, where their mean is 0. whiten: W of the training."""
+def _judges(evidence: Evidence, x: np.ndarray, random: np.random.Generator) -> list[_Judge]:
+    z = _white(evidence, x)
+    counts, expected = _expected(evidence, z)
+    told = z.T @ expected / len(z) - np.float32(evidence.gradient)
+    noise = random.normal(size=(PARTS, *told.shape)) * evidence.deviation * math.sqrt(PARTS)
+    noise -= noise.mean(axis=0)
+    noise = (noise - noise.mean(axis=2, keepdims=True)).astype(np.float32)
+    led = _descent(evidence, z, counts, told)
+    judges = []
+    for part, xi in enumerate(noise):
+        judging = np.arange(len(x)) % PARTS == part
+        theta = evidence.theta + _descent(evidence, z, counts, told - xi / (PARTS - 1)) - led
+        made = _candidates(evidence, theta, x[~judging], math.sqrt(PARTS / (PARTS - 1)))
+        apart = z[judging].T @ expected[judging] / judging.sum() - np.float32(evidence.gradient) + xi
+        vectors = np.stack(made).reshape(len(made), -1)
+        scores = np.stack([z[judging] @ candidate for candidate in made])
+        judges.append(_Judge(scores, vectors @ apart.ravel(), counts[judging], vectors @ vectors.T))
+    return judges
 
-    def __init__(self, x: np.ndarray, whiten: np.ndarray) -> None:
-        self.mean = x.mean(axis=0)
-        values, vectors = np.linalg.eigh(np.cov(x.T))
-        values = np.maximum(values, 0)
-        damped = values + max(float(values.mean()), np.finfo(float).tiny)
-        self._to, self._back = vectors * damped**-0.5, (vectors * damped**0.5).T
-        self.dimension = float((values / damped).sum())
-        self.unwhiten, self._whiten = np.linalg.inv(whiten), whiten
-        white = (x - self.mean) @ self._to
-        self._norms = np.maximum(np.linalg.norm(white, axis=1, keepdims=True), np.finfo(float).tiny)
-        self._units = white / self._norms
 
-    def prior(self, weight: np.ndarray, bias: np.ndarray, noise: float, bias_feature: float) -> Prior:
-        """What a head says, with its offsets shrunk to their mean. noise: see `Evidence`."""
-        weight = weight - weight.mean(axis=1, keepdims=True)
-        vectors = self._back @ weight
-        lengths = np.maximum(np.linalg.norm(vectors, axis=0), np.finfo(float).tiny)
-        # What a head says of the mean of the records is its offset here. It has noise, and shares differ less than that.
-        offsets = bias - bias.mean() + self.mean @ weight
-        of_offsets = noise**2 * (bias_feature**2 + float(np.square(self._whiten.T @ self.mean).sum()))
-        return Prior(vectors / lengths, lengths, _shrunk(offsets, of_offsets))
+def _chosen(judges: Sequence[_Judge], deviation: float, own: float) -> tuple[np.ndarray, float, float]:
+    """The weights of the candidates, of which the first is the head; the gain over the head alone, and its noise.
+    deviation: see `Evidence`. own: the standard deviation of the scores of the head.
+    """
+    from scipy.optimize import minimize
 
-    def fitted(self, prior: Prior, strength: float) -> tuple[np.ndarray, np.ndarray]:
-        """Weight and bias of the head after the rounds. strength: A."""
-        typical = math.sqrt(float(np.square(prior.lengths).mean()))
-        found, mean = prior.directions, self._units.mean(axis=0)
-        offsets = prior.offsets / (self._norms * typical)
+    products = np.mean([judge.products for judge in judges], axis=0)
+    longest = LONGEST * own
+
+    def loss(weights: np.ndarray) -> Loss:
+        found = [judge.loss(weights) for judge in judges]
+        return float(np.mean([each[0] for each in found])), np.mean([each[1] for each in found], axis=0)
+
+    only = np.eye(1, len(products))[0]
+
+    def of_head(scale: np.ndarray) -> Loss:
+        value, slope = loss(scale[0] * only)
+        return value, slope[:1]
+
+    bounds = [(0.0, longest)]
+    alone = minimize(of_head, [own / 2], jac=True, bounds=bounds, method="L-BFGS-B").x[0] * only
+    before = loss(alone)[0]
+
+    def noise(weights: np.ndarray) -> Loss:
+        away = products @ (weights - alone)
+        length = math.sqrt(max(float((weights - alone) @ away), np.finfo(float).eps))
+        return deviation * length, deviation * away / length
+
+    def bound(weights: np.ndarray) -> Loss:
+        (value, slope), (size, of_noise) = loss(weights), noise(weights)
+        return value + size, slope + of_noise
+
+    inside = {"type": "ineq", "fun": lambda w: longest - w.sum(), "jac": lambda w: -np.ones_like(w)}
+    begin = np.full(len(only), own / len(only))
+    found = minimize(
+        bound, begin, jac=True, bounds=bounds * len(only), method="SLSQP", constraints=[inside], options={"maxiter": 60}
+    ).x
+    found = np.clip(found, 0, longest)
+    if not bound(found)[0] < before:
+        return alone, 0.0, 0.0
+    return found, before - loss(found)[0], noise(found)[0]
+
+
+def _candidates(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) -> list[np.ndarray]:
+    """The head θ, and what records x make of it, one for each strength: (d + 1) × m, with scores of the standard
+    deviation 1. noise: the standard deviation of the noise in θ, in units of that in the head.
+    """
+    made, z = [_levelled(evidence, theta, noise), *_fitted(evidence, theta, x, noise)], _white(evidence, x)
+    deviations = [max(float((z @ np.float32(each)).std()), np.finfo(np.float32).tiny) for each in made]
+    return [(each / deviation).astype(np.float32) for each, deviation in zip(made, deviations, strict=True)]
+
+
+def _levelled(evidence: Evidence, theta: np.ndarray, noise: float) -> np.ndarray:
+    variance = _variance(evidence, noise)
+    return np.vstack([levelled(theta[:-1], (len(theta) - 1) * variance), theta[-1:]])
+
+
+def _variance(evidence: Evidence, noise: float) -> float:
+    """Of the noise in a coordinate of θ."""
+    step = noise * evidence.rate * evidence.deviation * gathered(evidence.steps, evidence.momentum)
+    return step**2 * evidence.steps
+
+
+def _fitted(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) -> list[np.ndarray]:
+    """What expectation-maximisation makes of θ with each strength, (d + 1) × m. noise: see `_candidates`."""
+    tiny = float(np.finfo(np.float32).tiny)
+    mean = x.mean(axis=0, dtype=float)
+    values, vectors = np.linalg.eigh(np.cov(x.T, dtype=float))
+    values = np.maximum(values, 0)
+    damped = values + max(float(values.mean()), tiny)
+    to = (vectors * damped**-0.5).astype(np.float32)
+    units = (x - np.float32(mean)) @ to
+    norms = np.maximum(np.linalg.norm(units, axis=1, keepdims=True), tiny)
+    units /= norms
+    centre, concentration = units.mean(axis=0), np.float32(CONCENTRATION * float((values / damped).sum()))
+    weight = evidence.whiten @ (theta[:-1] - theta[:-1].mean(axis=1, keepdims=True))
+    prior = (vectors * damped**0.5).T @ weight
+    length = max(math.sqrt(float(np.square(prior).sum(axis=0).mean())), tiny)
+    prior = _unit(prior).astype(np.float32)
+    # What a head says of the mean of the records is its offset here. It has noise, and shares differ less than that.
+    white = float(np.square(evidence.whiten.T @ mean).sum())
+    of_offsets = _variance(evidence, noise) * (evidence.bias_feature**2 + white)
+    offsets = _shrunk(evidence.bias_feature * theta[-1] + mean @ weight, of_offsets)
+    shift = np.float32(offsets / length) / norms
+    # The columns of W are orthogonal, so W⁻¹ is Wᵀ with its rows divided by their squared lengths.
+    back = evidence.whiten.T / np.maximum(np.square(evidence.whiten).sum(axis=0), tiny)[:, None]
+    made = []
+    for strength in STRENGTHS:
+        found = prior
         for _ in range(ROUNDS if math.isfinite(strength) else 0):
-            scores = self._units @ (found * (prior.lengths / typical)) + offsets
-            shares = _softmax(CONCENTRATION * self.dimension * scores)
-            found = strength * prior.directions + self._units.T @ shares - np.outer(mean, shares.sum(axis=0))
-            found = found / np.maximum(np.linalg.norm(found, axis=0), np.finfo(float).tiny)
-        weight = self._to @ (found * prior.lengths)
-        return weight, prior.offsets - self.mean @ weight
+            shares = _softmax(concentration * (units @ found + shift))
+            found = _unit(strength * prior + units.T @ shares - np.outer(centre, shares.sum(axis=0)))
+        weight = length * to @ found
+        made.append(np.vstack([back @ weight, (offsets - mean @ weight) / evidence.bias_feature]))
+    return made
 
 
-def _losses(candidates: list[np.ndarray], evidence: Evidence, x: np.ndarray) -> np.ndarray:
-    """The private loss of candidates, (d + 1) × m, at each scale, less a constant. x: records apart from theirs."""
-    z = np.hstack([x @ evidence.whiten, np.full((len(x), 1), evidence.bias_feature)])
-    z *= evidence.radius / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(float).tiny)
-    p = _softmax(z @ evidence.at)
-    # Gradients are clipped: a record counts as far as its own is expected to be kept, if its label is drawn from p.
-    residuals = np.sqrt(np.maximum(np.square(p).sum(axis=1, keepdims=True) + 1 - 2 * p, np.finfo(float).tiny))
-    counted = (p * np.minimum(1, evidence.gradient_clip / residuals)).sum(axis=1)
-    slope = z.T @ (counted[:, None] * p) / len(x) - evidence.gradient
-    found = np.empty((len(candidates), len(SCALES)))
-    for row, candidate in zip(found, candidates, strict=True):
-        scores, line = z @ candidate, float((slope * candidate).sum())
-        for i, scale in enumerate(SCALES):
-            scaled = scale * scores
-            top = scaled.max(axis=1, keepdims=True)
-            peaks = top[:, 0] + np.log(np.exp(scaled - top).sum(axis=1))
-            row[i] = float((counted * peaks).mean()) - scale * line
-    return found
+def _white(evidence: Evidence, x: np.ndarray) -> np.ndarray:
+    """The records as the gradients see them: white, with the constant feature, and of one length; N × (d + 1)."""
+    z = np.hstack([x @ np.float32(evidence.whiten), np.full((len(x), 1), evidence.bias_feature, np.float32)])
+    z *= evidence.radius / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return np.asarray(z)
+
+
+def _expected(evidence: Evidence, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How much of its gradient each record keeps, N, and that times the probabilities of its classes, N × m: means over
+    the steps. A record is clipped as is expected if its label is drawn from these probabilities.
+    """
+    counts, expected = np.zeros(len(z), np.float32), np.zeros((len(z), evidence.theta.shape[1]), np.float32)
+    points = [np.zeros_like(evidence.theta), *evidence.points]
+    for point, steps in zip(points, groups(evidence.steps), strict=True):
+        p = _softmax(z @ np.float32(point))
+        residuals = np.sqrt(np.maximum(np.square(p).sum(axis=1, keepdims=True) + 1 - 2 * p, np.finfo(np.float32).tiny))
+        kept = (p * np.minimum(1, np.float32(evidence.gradient_clip) / residuals)).sum(axis=1)
+        counts += kept * np.float32(len(steps) / evidence.steps)
+        expected += kept[:, None] * p * np.float32(len(steps) / evidence.steps)
+    return counts, expected
+
+
+def _descent(evidence: Evidence, z: np.ndarray, counts: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """The head that the training's own descent finds on records z, if S is `told`: (d + 1) × m."""
+    theta, velocity = np.zeros_like(told), np.zeros_like(told)
+    counted = z * (counts / len(z))[:, None]
+    for _ in range(evidence.steps):
+        gradient = counted.T @ _softmax(z @ theta) - told
+        move = np.float32(-evidence.rate) * (gradient - gradient.mean(axis=1, keepdims=True))
+        velocity = np.float32(evidence.momentum) * velocity + move
+        theta = theta + np.float32(evidence.momentum) * velocity + move
+    return np.asarray(theta)
 
 
 def _shrunk(values: np.ndarray, noise: float) -> np.ndarray:
@@ -190,6 +342,10 @@ def _shrunk(values: np.ndarray, noise: float) -> np.ndarray:
     variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
     kept = max(0.0, 1 - noise / variance) if variance > 0 else 0.0
     return np.asarray(values.mean() + kept * (values - values.mean()))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=0), np.finfo(np.float32).tiny))
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

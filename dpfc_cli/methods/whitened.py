@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import noise_edge, shrink
+from dpfc_cli.methods.linear import levelled, noise_edge, shrink
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.methods.public_head import JUDGED, PublicHead, start_of, verdict
-from dpfc_cli.methods.unlabelled import Evidence
-from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
+from dpfc_cli.methods.unlabelled import Evidence, Unlabelled, adapt, groups
+from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear, run
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
@@ -83,6 +83,7 @@ class Options(Planned):
         mu: the μ of the whole training, which gives the size of the noise; 0 without noise.
         public: the mean that the released one is shrunk towards.
         public_head: the class vectors that the descent starts from.
+        unlabelled: public records that the head is adapted to at the end.
 
     """
 
@@ -93,6 +94,7 @@ class Options(Planned):
     mu: float
     public: Public | None = None
     public_head: PublicHead | None = None
+    unlabelled: Unlabelled | None = None
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
@@ -134,7 +136,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
 
     A public start is judged by the first gradients, and then added as far as it is trusted (`public_head`). At the end
-    the lengths of the class vectors are made more alike (`levelled`).
+    the lengths of the class vectors are made more alike (`levelled`), and public records without labels are used
+    (`unlabelled`).
     """
     chain = centred(oracle, facts, options)
     gram = oracle.release(Gram(chain))
@@ -145,16 +148,15 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     radius = math.sqrt(dimension + options.bias_feature**2)
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
-    early, at, late = (np.zeros_like(theta) for _ in range(3))
-    velocity = np.zeros_like(theta)
+    velocity, told = np.zeros_like(theta), np.zeros_like(theta)
+    parts = groups(options.steps)
+    points = np.zeros((len(parts) - 1, *theta.shape))
     paces, agreed = np.ones(facts.m), list[np.ndarray]()
     trusted = None
-    half = options.steps // 2
     for step in range(options.steps):
-        if step == half:
-            early = theta
-        if step >= half:
-            at = at + theta / (options.steps - half)
+        for point, part in zip(points, parts[1:], strict=True):
+            if step in part:
+                point += theta / len(part)
         gradient = oracle.release(
             Gradient(
                 (*chain, Linear(whiten)),
@@ -167,8 +169,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         )
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         gradient = gradient - gradient.mean(axis=1, keepdims=True)
-        if step >= half:
-            late = late + gradient / (facts.n * (options.steps - half))
+        told += gradient / (facts.n * options.steps)
         move = -rate / facts.n * gradient * paces
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
@@ -186,46 +187,29 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     noise = radius * total_step(dimension, facts, options)
     noise *= _deviation(facts, options, options.budget_split[2], Gradient)
     weight = whiten @ levelled(theta[:-1], facts.d * noise**2)
+    bias = options.bias_feature * theta[-1]
     evidence = None
-    if options.mu > 0 and half > 0:
-        clip, share = options.gradient_clip * radius, options.budget_split[2] / options.steps
-        one = rate * clip * _deviation(facts, options, share, Gradient)
+    if options.mu > 0:
+        one = options.gradient_clip * radius
         evidence = Evidence(
-            whiten=whiten,
-            early=early,
-            at=at,
-            gradient=late,
-            early_noise=one * gathered(half, momentum),
-            noise=one * gathered(options.steps, momentum),
-            deviation=clip * _deviation(facts, options, (options.steps - half) * share, Gradient),
-            later=options.steps / half,
+            whiten=whiten.astype(np.float32),
+            theta=theta.astype(np.float32),
+            points=points.astype(np.float32),
+            gradient=told.astype(np.float32),
+            deviation=one * _deviation(facts, options, options.budget_split[2], Gradient),
+            rate=rate,
+            momentum=momentum,
+            steps=options.steps,
             bias_feature=options.bias_feature,
             radius=radius,
             gradient_clip=options.gradient_clip,
         )
-    bias = options.bias_feature * theta[-1]
+        evidence = evidence if evidence.finite else None
+    if evidence is not None and options.unlabelled is not None:
+        known = adapt(weight, bias, evidence, np.asarray(run(chain, options.unlabelled.records, np), float))
+        # An adapted head has no noise of a known size.
+        weight, bias, evidence = known.weight, known.bias, None
     return Solution(chain=chain, weight=weight, bias=bias, trusted=trusted, evidence=evidence)
-
-
-def gathered(steps: int, momentum: float) -> float:
-    """The standard deviation of the noise in θ after so many steps, in units of what one step adds."""
-    return math.sqrt(sum(sum(momentum**k for k in range(left + 1)) ** 2 for left in range(1, steps + 1)))
-
-
-def levelled(theta: np.ndarray, noise: float) -> np.ndarray:
-    """The class vectors, d × m, with lengths that are more alike: each is divided by a power of its length.
-
-    The vectors of rare classes are too short, because noise ends the descent before they are learned. The power is
-    2a(1 − a), if a part a of the mean squared length is noise. With little noise the descent is long, and the lengths
-    are what the loss wants. Where all is noise, nothing is known of a rare class, and it should be named rarely.
-
-    noise: the expected squared length of the noise in a vector.
-    """
-    squares = np.square(theta).sum(axis=0)
-    typical = float(squares.mean())
-    part = min(noise / typical, 1.0) if typical > 0 else 0.0
-    least = max(np.finfo(float).eps * typical, np.finfo(float).tiny)
-    return np.asarray(theta * (typical / np.maximum(squares, least)) ** (part * (1 - part)))
 
 
 def weighted(facts: Facts, trace: float) -> Facts:
@@ -366,7 +350,7 @@ METHOD = Method(
     plan=plan,
     complete=complete,
     solve=solve,
-    copies=4,
-    public=("public", "public_head"),
+    copies=6,
+    public=("public", "public_head", "unlabelled"),
     federated=True,
 )

@@ -11,10 +11,10 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.backbone import recipe_of
 from dpfc_cli.heads.head import Head, as_probabilities
 from dpfc_cli.options import takes
-from dpfc_cli.prediction import adapting, calibration, output, sources
+from dpfc_cli.prediction import calibration, output, sources
 from dpfc_cli.prediction.calibration import Temperature
 from dpfc_cli.prediction.output import Row, Saved
-from dpfc_cli.prediction.request import Predicting
+from dpfc_cli.prediction.request import Predicting, added_hooks
 from dpfc_cli.progress import Progress
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
@@ -112,7 +112,7 @@ class Predictions:
         return rows
 
 
-@takes(Predicting)
+@takes(Predicting, *added_hooks())
 def predict(wanted: Predicting) -> Predictions:
     """Apply a head to pictures, or to features.
 
@@ -132,8 +132,8 @@ def predict(wanted: Predicting) -> Predictions:
     """
     loaded = wanted.head if isinstance(wanted.head, Head) else Head.load(wanted.head)
     found = _source(loaded, wanted)
-    if wanted.adapt:
-        loaded, found = adapting.adapted(loaded, found, wanted.progress)
+    for hook in wanted.hooks:
+        loaded, found = hook.chosen(loaded, found, wanted.progress)
     calibrated = None if wanted.calibrate_on is None else calibration.fit(loaded, wanted.calibrate_on)
     top = min(wanted.top, len(loaded.classes))
     return Predictions(loaded, found, top, calibrated, wanted.progress)

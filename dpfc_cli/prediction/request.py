@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfc_cli import points
 from dpfc_cli.options import HEAD, Options, option, progress_option, said
 from dpfc_cli.progress import Progress
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.prediction.sources import Source as Records
 
     Source = str | Path | FeatureSet | np.ndarray
 
@@ -23,8 +25,24 @@ SOURCE = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hook(Options):
+    """What a package adds to predictions, with its options. Predictions have it if one of them is set; none has a
+    default.
+    """
+
+    def chosen(self, head: "Head", source: "Records", progress: Progress | None) -> "tuple[Head, Records]":
+        """The head and the source that serve in place of these. UserError: whatever can be refused."""
+        raise NotImplementedError
+
+
+def added_hooks() -> list[type[Hook]]:
+    """What packages add to predictions, in the order of their names: it acts in this order."""
+    return [points.load("dpfc.predictions", name, type) for name in sorted(points.added("dpfc.predictions"))]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Predicting(Options):
-    """Predictions as they are asked for."""
+    """Predictions as they are asked for. hooks: what packages add, of which an option is set."""
 
     head: "Head | Path | str" = field(kw_only=False, metadata=said(HEAD, argument=True))
     source: "Source" = field(kw_only=False, metadata=said(SOURCE + " In Python also an n × d array.", argument=True))
@@ -38,10 +56,6 @@ class Predicting(Options):
         "then not calibrated.",
         metavar="PUBLIC_SET",
     )
-    adapt: bool = option(
-        "Adapt the head to what is predicted, as far as the private gradients agree. It costs nothing, and the head's "
-        "file stays as it is. A prediction then depends on what is predicted together.",
-        default=False,
-    )
     batch: int | None = option("Pictures per call of the backbone. Default: the model chooses.", typed=False, low=1)
     progress: Progress | None = progress_option()
+    hooks: tuple[Hook, ...] = ()

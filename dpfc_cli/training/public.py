@@ -4,6 +4,7 @@ from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import check_public
+from dpfc_cli.training.calibrate import Calibrated
 
 
 def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
@@ -18,6 +19,21 @@ def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
             f"{', '.join(differ)}.",
             f"Extract the public pictures with the same {parameter('model')} and options as the private ones.",
         )
+
+
+def check_used(calibrated: Calibrated, name: str, option: str, why: str) -> None:
+    """UserError where the method has no use for something public, or has no noise. name: the parameter that names it.
+    option: its name among the method's public options. why: why other methods have no use for it.
+    """
+    if option not in calibrated.method.public:
+        one = "Leave it out, or use dp-whitened."
+        many = "Leave it out: dp-whitened is for records with one label."
+        raise conflict(
+            f"{parameter(name)} is no option of {calibrated.method.name}. {why}",
+            one if calibrated.facts.k == 1 else many,
+        )
+    if calibrated.mechanism is None:
+        raise conflict(f"{parameter(name)} has no effect with {parameter('non_private')}.", "Leave it out.")
 
 
 def warnings_of(public: FeatureSet) -> list[str]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.options import METHOD, option
+from dpfc_cli.training import public
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Hook, Request
 
@@ -36,10 +36,10 @@ class Known(Hook):
 
     def choose(self, request: Request, calibrated: "Calibrated", observer: Observer) -> "Calibrated":
         from dpfc_cli.extensions.starts.means import inform
-        from dpfc_cli.training import public
 
         assert self.public_features is not None
-        check(calibrated, "public_features", "public", "Only dp-whitened releases the mean that they improve.")
+        why = "Only dp-whitened releases the mean that they improve."
+        public.check_used(calibrated, "public_features", "public", why)
         public.check_other(request.features, self.public_features, "public_features")
         for text in public.warnings_of(self.public_features):
             observer.warn(text)
@@ -81,7 +81,7 @@ class Begun(Hook):
 
         assert self.public_head is not None
         why = "Only dp-whitened can tell from its releases how good a start is."
-        check(calibrated, "public_head", "public_head", why)
+        public.check_used(calibrated, "public_head", "public_head", why)
         return vectors_for(classes, dim, self.public_head, private)
 
     def ended(self, card: "Card", observer: Observer) -> None:
@@ -91,18 +91,3 @@ class Begun(Hook):
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."
             )
-
-
-def check(calibrated: "Calibrated", name: str, option: str, why: str) -> None:
-    """UserError where the method has no use for something public, or has no noise. name: the parameter that names it.
-    option: its name among the method's public options. why: why other methods have no use for it.
-    """
-    if option not in calibrated.method.public:
-        one = "Leave it out, or use dp-whitened."
-        many = "Leave it out: dp-whitened is for records with one label."
-        raise conflict(
-            f"{parameter(name)} is no option of {calibrated.method.name}. {why}",
-            one if calibrated.facts.k == 1 else many,
-        )
-    if calibrated.mechanism is None:
-        raise conflict(f"{parameter(name)} has no effect with {parameter('non_private')}.", "Leave it out.")
