@@ -110,6 +110,13 @@ def accuracy(fraction: float | None, ends: tuple[float, float] | None, n: int) -
     return "–" if fraction is None else percentage(fraction, n, ends), interval(ends, n)
 
 
+def area(value: float, ends: tuple[float, float], n: int) -> tuple[str, str]:
+    """An AUROC of n records and its 95 % interval, as fractions of 1: '0.93' and '0.90–0.96'. See `percentage`."""
+    shown, low, high = percentage(value, n, ends)[:-2], *interval(ends, n)[:-2].split("–")
+    decimals = len(shown.partition(".")[2]) + 2
+    return f"{float(shown) / 100:.{decimals}f}", f"{float(low) / 100:.{decimals}f}–{float(high) / 100:.{decimals}f}"
+
+
 def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int) -> str:
     """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'."""
     shown, between = accuracy(fraction, ends, n)

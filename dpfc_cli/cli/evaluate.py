@@ -70,9 +70,9 @@ def evaluate(
 ) -> None:
     """Score heads on a labelled split, and say what their training cost.
 
-    Of one head it shows the top-1 and the top-5 accuracy, each with a 95 % interval, the accuracy per class, what is
-    taken for what, and whether the probabilities are right. Where records have several labels, it shows the mean
-    average precision. Several heads are shown side by side, with their differences to the first one.
+    Of one head it shows the top-1 and the top-5 accuracy, the balanced accuracy and the area under the ROC curve
+    (AUROC), each with a 95 % interval, these per class, what is taken for what, and whether the probabilities are
+    right. Where records have several labels, it shows the mean average precision. Several heads are shown side by side, with their differences to the first one.
 
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
@@ -96,10 +96,10 @@ def evaluate(
         noisy = _released(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
         document = evaluated.private(paths[0], cards[0], found, noisy)
     elif len(loaded) > 1:
-        compared = evaluation.compare(loaded, found, split)
+        compared = evaluation.compare(loaded, found, split, threshold=asked["threshold"])
         results, document = compared.evaluations, evaluated.several(paths, cards, found, compared)
     else:
-        exact = evaluation.evaluate(loaded[0], found, split)
+        exact = evaluation.evaluate(loaded[0], found, split, threshold=asked["threshold"])
         results, document = [exact], evaluated.one(paths[0], cards[0], found, exact)
     if as_csv:
         for warning in document.values["warnings"]:

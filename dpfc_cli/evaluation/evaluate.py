@@ -46,7 +46,13 @@ def evaluate(wanted: Scoring) -> Evaluation:
     """
     wanted, warnings, private_split = _checked(wanted, noisy=False)
     found, _ = figures(
-        (wanted.head,), wanted.features, wanted.split, private_split, wanted.progress, detailed=not private_split
+        (wanted.head,),
+        wanted.features,
+        wanted.split,
+        private_split,
+        wanted.progress,
+        detailed=not private_split,
+        threshold=wanted.threshold,
     )
     return replace(found[0], warnings=warnings)
 
@@ -99,7 +105,12 @@ def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool
 
 
 def compare(
-    heads: Sequence[Head], features: FeatureSet, split: str = "test", *, progress: Progress | None = show
+    heads: Sequence[Head],
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    threshold: float | None = None,
+    progress: Progress | None = show,
 ) -> Comparison:
     """Score several heads on the same labelled records, and say by how much each is better than the first.
 
@@ -110,6 +121,7 @@ def compare(
         heads: two or more, as `Head.load` or a training gives them.
         features: a feature set of the same backbone and classes.
         split: which of its splits.
+        threshold: as for `evaluate`.
         progress: told the stage, the records scored so far, and how many there are.
 
     Returns:
@@ -127,7 +139,7 @@ def compare(
     check_heads(*heads)
     if len(heads) < 2:
         raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
-    Scoring(heads[0], features, split)
+    threshold = Scoring(heads[0], features, split, threshold=threshold).threshold
     features = _fitted(heads, features, split)
     trained = next((head for head in heads if _private(head, split)), None)
     if trained is not None:
@@ -140,7 +152,7 @@ def compare(
         )
     warnings = [_warnings(head, features, split, False, noisy=False) for head in heads]
     features.verify(split)
-    found, differences = figures(heads, features, split, False, progress, detailed=True)
+    found, differences = figures(heads, features, split, False, progress, detailed=True, threshold=threshold)
     evaluations = tuple(replace(each, warnings=said) for each, said in zip(found, warnings, strict=True))
     return Comparison(evaluations=evaluations, differences=differences)
 

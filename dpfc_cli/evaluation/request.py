@@ -22,6 +22,13 @@ class Scoring(Options):
         kw_only=False, metadata=said("A feature set of the same backbone and classes.", metavar="SET")
     )
     split: str = field(default="test", kw_only=False, metadata=said("The split of it to score.", metavar="NAME"))
+    threshold: float | None = option(
+        "A probability. Sensitivity and specificity are then those of saying a class where it has this probability or "
+        "more. Default: of saying the best class; with several labels, those from 0.5 on.",
+        low=0.0,
+        high=1.0,
+        open=True,
+    )
     progress: Progress | None = progress_option("records")
 
 

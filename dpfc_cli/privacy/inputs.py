@@ -49,6 +49,28 @@ def inputs(chain: Chain, constant: float, x: Array, xp: ModuleType, radius: floa
     return z
 
 
+def standing(scores: Array, several: bool, xp: ModuleType) -> Array:
+    """Where each class stands with a record: r/(1 + r), with r the fourth root of its odds p/(1 − p). B × m, in [0, 1].
+
+    It has the order of the probabilities p, and 1/2 for 1/2. It spreads out those that are near 0 and 1.
+
+    scores: B × m, float64. several: whether a record may have several labels. Each class then has the logistic function
+    of its score as p; otherwise p is the softmax.
+    """
+    # So large that differences do not overflow.
+    s = xp.clip(xp.nan_to_num(scores, nan=-1e300), -1e300, 1e300)
+    if several:
+        own, rest = xp.exp(xp.minimum(s, 0.0)), xp.exp(-xp.maximum(s, 0.0))
+    else:
+        own = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        best = xp.arange(s.shape[-1]) == xp.argmax(s, axis=-1)[:, None]
+        # Where a difference would lose all digits the others are added up.
+        others = xp.sum(xp.where(best, 0.0, own), axis=-1, keepdims=True)
+        rest = xp.where(best, others, xp.maximum(others + 1.0 - own, 1.0))
+    own, rest = xp.sqrt(xp.sqrt(own)), xp.sqrt(xp.sqrt(rest))
+    return own / (own + rest)
+
+
 def probabilities(logits: Array, loss: Loss, xp: ModuleType) -> Array:
     """Class probabilities of logits, B × m, float32. They are finite and in [0, 1] for all logits, NaN and infinities
     included. loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.

@@ -21,6 +21,7 @@ from dpfc_cli.structs import Json, encoded
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation
+    from dpfc_cli.evaluation.statistics import Measure
 
 MOST_CLASSES = 100
 """Of more classes than this only the ten worst and the ten best are shown. --json has all."""
@@ -39,6 +40,7 @@ COLUMNS = (
     *("head", "features", "split", "method", "claim", "unit", "adjacency", "epsilon", "delta", "n"),
     *("seed", "seeded_epsilon", "seeded_delta"),
     *("top1", "top1_low", "top1_high", "top5", "top5_low", "top5_high", "mean_average_precision"),
+    *("auroc", "auroc_low", "auroc_high", "balanced_accuracy", "balanced_accuracy_low", "balanced_accuracy_high"),
     *("calibration_error", "difference", "difference_low", "difference_high"),
     *("seeds", "seeds_top1", "seeds_top1_deviation"),
     *("evaluation_epsilon", "evaluation_delta"),
@@ -57,6 +59,8 @@ def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation") -> D
     claim, *more = brief(card)
     rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
+    if not result.private_split:
+        sections.append(Section("", [against_the_rest(result)], full=result.threshold is None))
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
     if result.calibration is not None:
@@ -77,9 +81,19 @@ def several(paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, 
         rows.append([name, card.method, *claimed(card.epsilon, card.delta, card.seeded), *figures])
         if each.mean_average_precision is not None:
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
+        rows[-1].append("–" if each.auroc is None else rounding.area(each.auroc.value, each.auroc.interval, n)[0])
         difference = {"difference": None if gain is None else asdict(gain)}
         values.append({"head": str(path), **cost_of(card), **figures_json(each), **difference})
-    columns = ["head", "method", "delta", "epsilon", "top-1", "95 % interval", *(["mean AP"] if ranked else [])]
+    columns = [
+        "head",
+        "method",
+        "delta",
+        "epsilon",
+        "top-1",
+        "95 % interval",
+        *(["mean AP"] if ranked else []),
+        "AUROC",
+    ]
     pairs = [
         (name, *rounding.points(gain.gain, gain.interval, n), f"{gain.only_this:,}", f"{gain.only_other:,}")
         for name, gain in zip(names[1:], found.differences, strict=True)
@@ -102,7 +116,7 @@ def several(paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, 
     blocks = [
         *warned(warnings),
         *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
-        Table(columns, rows, left=3, title="Each head" if means else ""),
+        Table(columns, rows, left=3, title="Each head" if means else "", more=("AUROC",)),
         *([Words(SEEDED)] if any(card.seeded for card in cards) else []),
         Table(
             *(beside, pairs),
@@ -167,6 +181,10 @@ def figures_rows(result: "Evaluation") -> list[tuple[str, str]]:
     rows = [(name, rounding.with_interval(figure, ends, result.n)) for name, figure, ends in figures if ends]
     if result.mean_average_precision is not None:
         rows.append(("mean average precision", rounding.percentage(result.mean_average_precision, result.n)))
+    if (found := result.balanced_accuracy) is not None:
+        rows.append(("balanced accuracy", rounding.with_interval(found.value, found.interval, result.n)))
+    if result.auroc is not None:
+        rows.append(("AUROC, mean of classes", area(result.auroc, result.n)))
     if result.chance is not None:
         largest = max(result.per_class, key=lambda each: each.n)
         always = rounding.percentage(largest.n / result.n, result.n)
@@ -189,6 +207,26 @@ def classes(result: "Evaluation") -> Table:
             taken[cell.label] = f"{shortened(cell.predicted, LONGEST)} ({cell.n:,})"
     shown = [(each.name, each.n, each.top1, each.interval) for each in result.per_class if each.n]
     return _by_class(shown, "top-1", "records", None if result.confusions is None else taken)
+
+
+def against_the_rest(result: "Evaluation") -> Table:
+    """How well each class is told from the others, the worst first."""
+    rows = []
+    for each in sorted(result.per_class, key=lambda each: 2.0 if each.auroc is None else each.auroc.value):
+        rates = (each.sensitivity, each.n), (each.specificity, result.n - each.n)
+        said = [("–", "–") if of is None else rounding.accuracy(of.value, of.interval, n) for of, n in rates]
+        auroc = ("–", "–") if each.auroc is None else rounding.area(each.auroc.value, each.auroc.interval, result.n)
+        rows.append((each.name, *(f"{shown} ({ends})" for shown, ends in (*said, auroc))))
+    several = result.mean_average_precision is not None
+    at = f"at a probability of {result.threshold or 0.5:g}" if several or result.threshold else "as the head decides"
+    title = f"Each class against the rest, {at} (95 % intervals)"
+    return Table(("class", "sensitivity", "specificity", "AUROC"), rows, title=title)
+
+
+def area(found: "Measure", n: int) -> str:
+    """An AUROC in a sentence."""
+    shown, between = rounding.area(found.value, found.interval, n)
+    return f"{shown} (95 % interval {between})"
 
 
 def _by_class(
@@ -332,6 +370,9 @@ def rows(values: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         row["epsilon"] = math.inf if head["epsilon"] is None else head["epsilon"]
         row |= {name if name == "seed" else f"seeded_{name}": said for name, said in head.get("seeded", {}).items()}
         row |= _ends("top1", found["interval"]) | _ends("top5", found["top5_interval"])
+        for name in ("auroc", "balanced_accuracy"):
+            if (measure := found.get(name)) is not None:
+                row |= {name: measure["value"], **_ends(name, measure["interval"])}
         if (group := groups.get(head["head"])) is not None:
             row |= {"seeds": len(group["heads"]), "seeds_top1": group["top1"]}
             row["seeds_top1_deviation"] = group["top1_deviation"]

@@ -38,6 +38,13 @@ def test_json_has_the_figures_in_full_and_their_intervals(dpfc: Dpfc, trained: P
     assert [(each["class"], each["n"]) for each in found["per_class"]] == [("0", 50), ("1", 50), ("2", 50)]
     for each in found["per_class"]:
         assert each["interval"] == list(wilson(round(50 * each["top1"]), 50))
+        assert each["sensitivity"] == {"value": each["top1"], "interval": each["interval"]}
+    (row,) = rows_of(dpfc("evaluate", "--csv").stdout)
+    for name in ("auroc", "balanced_accuracy"):
+        assert [float(row[f"{name}{end}"]) for end in ("", "_low", "_high")] == [
+            found[name]["value"],
+            *found[name]["interval"],
+        ]
 
 
 def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(dpfc: Dpfc, trained: Path) -> None:
@@ -48,6 +55,10 @@ def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(d
     assert shown.startswith("# Exact figures, not protected: ")
     assert re.search(r"^guesses reach +33 % by chance; 33 % as '0', the largest class$", shown, re.M)
     assert not re.search(r"\d\.\d+ ?%", shown)
+    assert re.search(r"^AUROC, mean of classes +(0|1)\.\d\d \(95 % interval 0\.\d\d–[01]\.\d\d\)$", shown, re.M)
+    assert not re.search("sensitivity", shown)
+    apart = dpfc("evaluate", "--threshold", "0.9").stdout
+    assert re.search(r"at a probability of 0\.9 .*\nclass +sensitivity +specificity +AUROC\n0 +\d+ % \(", apart)
 
 
 def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained: Path) -> None:
@@ -74,7 +85,7 @@ def test_the_classes_that_hurt_most_come_first_and_what_is_taken_for_what_follow
     feature_set("set.npz", "set", classes=("flu", "cold", "rare"))
     assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
     shown = dpfc("evaluate", "h.nonprivate", "--full").stdout
-    _, ranked, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
+    _, ranked, _, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
     assert re.findall(r"^(\w+) +(.*?) +100 +", ranked, re.M) == [
         ("rare", "flu (10)"),
         ("cold", "flu (4)"),
@@ -115,7 +126,8 @@ def test_of_the_split_of_the_training_there_is_only_an_accuracy_and_a_warning(dp
     assert re.findall("^# .*$", shown, re.M)[1:] == ["# Top-1 per class, the worst first"]
     assert ("taken" in shown, "probabilities" in shown, told.stderr) == (False, False, "")
     found = json.loads(told.stdout)
-    assert (found["confusions"], found["calibration"]) == (None, None)
+    assert [found[name] for name in ("confusions", "calibration", "auroc", "balanced_accuracy")] == [None] * 4
+    assert {each[name] for each in found["per_class"] for name in ("sensitivity", "specificity", "auroc")} == {None}
     (warning,) = found["warnings"]
     plain, as_csv, text = (dpfc(*line, *form) for form in ((), ("--csv",), ("--markdown",)))
     assert all(warning in one_line(each.stderr) for each in (plain, as_csv))
