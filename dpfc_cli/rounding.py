@@ -110,11 +110,13 @@ def accuracy(fraction: float | None, ends: tuple[float, float] | None, n: int) -
     return "–" if fraction is None else percentage(fraction, n, ends), interval(ends, n)
 
 
-def area(value: float, ends: tuple[float, float], n: int) -> tuple[str, str]:
+def area(value: float | None, ends: tuple[float, float], n: int) -> tuple[str, str]:
     """An AUROC of n records and its 95 % interval, as fractions of 1: '0.93' and '0.90–0.96'. See `percentage`."""
-    shown, low, high = percentage(value, n, ends)[:-2], *interval(ends, n)[:-2].split("–")
-    decimals = len(shown.partition(".")[2]) + 2
-    return f"{float(shown) / 100:.{decimals}f}", f"{float(low) / 100:.{decimals}f}–{float(high) / 100:.{decimals}f}"
+    n = max(n, 1)
+    low, high = interval(ends, n)[:-2].split("–")
+    decimals = len(low.partition(".")[2]) + 2
+    said = "–" if value is None else f"{float(percentage(value, n, ends)[:-2]) / 100:.{decimals}f}"
+    return said, f"{float(low) / 100:.{decimals}f}–{float(high) / 100:.{decimals}f}"
 
 
 def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int) -> str:

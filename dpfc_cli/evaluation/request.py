@@ -1,7 +1,7 @@
 """What is wanted of an evaluation."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dpfc_cli.options import Options, option, progress_option, said
 from dpfc_cli.progress import Progress
@@ -38,6 +38,12 @@ class PrivateScoring(Scoring):
 
     epsilon: float = field(metadata=said("ε to spend on the records of the split, 1e-4 to 100.", PRIVATE))
     delta: float | None = option("δ, with ‹epsilon›. Default: min(1e-5, 1/n).", PRIVATE)
+    figures: Literal["accuracy", "auroc", "both"] = option(
+        "With ‹epsilon›: what is released. auroc: areas under ROC curves; where a class is said from a probability on, "
+        "also sensitivities and specificities. both: half of the budget goes to each.",
+        PRIVATE,
+        default="accuracy",
+    )
     again: bool = option("Charge the same evaluation again. Without it dpfc asks, or refuses.", PRIVATE, default=False)
     by: str | None = option("With ‹epsilon›: whose evaluation it is, for the ledger. Default: your account.", PRIVATE)
     purpose: str | None = option("With ‹epsilon›: what it is for, for the ledger.", PRIVATE)

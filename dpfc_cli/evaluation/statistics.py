@@ -184,6 +184,15 @@ def auroc_interval(value: float, positives: float, negatives: float, noise: floa
     return _end(value, 0.0, far), _end(value, 1.0, far)
 
 
+def fraction_interval(value: float, n: float, noise: float) -> Interval:
+    """The 95 % interval of a fraction of n records, n > 0. noise: see `auroc_interval`. Without it, that of Wilson."""
+
+    def far(at: float) -> bool:
+        return (value - at) ** 2 > Z**2 * (at * (1 - at) / n + noise**2)
+
+    return _end(value, 0.0, far), _end(value, 1.0, far)
+
+
 def mean(of: Sequence[Measure | None], independent: bool = False) -> Measure | None:
     """The mean of those that are known, if any is. independent: whether they are."""
     known = [each for each in of if each is not None]

@@ -20,6 +20,7 @@ from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import QUERIES, ClassGrams, Gradient, Gram, Hessians, Query
+from dpfc_cli.privacy.standings import DEEPEST, Standings
 
 PIECE_BYTES = 64 * 2**20
 """The most bytes of a piece of an answer, unless one matrix has more. See `pieces`."""
@@ -113,6 +114,10 @@ def check(query: Query, facts: Facts) -> None:
         and query.shape(facts)[1] <= LONGEST
     ):
         raise ValueError(f"outcomes of {facts.m} classes cannot be counted so")
+    if isinstance(query, Standings) and not (
+        type(query.depth) is int and 1 <= query.depth <= DEEPEST and query.shape(facts)[1] <= LONGEST
+    ):
+        raise ValueError(f"standings of {facts.m} classes cannot be counted so")
     if isinstance(query, Gram | Gradient | Hessians):
         # The type first: an object of another class could claim to equal 0.
         none = type(query.constant) in chains.NUMBERS and query.constant == 0

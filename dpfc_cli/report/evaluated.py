@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
+from dpfc_cli.evaluation.statistics import Measure
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import caps
 from dpfc_cli.records.card import Card
-from dpfc_cli.records.figures import Figures
+from dpfc_cli.records.figures import Figures, Measured
 from dpfc_cli.records.statement import SEEDED, brief, claimed
+from dpfc_cli.report.account import released_before
 from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words, shortened, told_apart
 from dpfc_cli.structs import Json, encoded
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.exact import Comparison, Evaluation
     from dpfc_cli.evaluation.private import PrivateEvaluation
-    from dpfc_cli.evaluation.statistics import Measure
 
 MOST_CLASSES = 100
 """Of more classes than this only the ten worst and the ten best are shown. --json has all."""
@@ -48,6 +49,10 @@ COLUMNS = (
 """Of --csv: one row for each head. They are always the same, so files can be joined."""
 SEEDS = ("head", "seeds", "epsilon", "top-1, mean", "deviation")
 EXACT = "Exact figures, not protected"
+_TOO_WIDE = (
+    "Where there is a dash the noise says nothing about the class: an interval is wider than half of all values. A "
+    "larger epsilon or more records would help."
+)
 _CHOICE = "The best of several heads on the same records looks better than it is. Choose it on other records."
 _NO_CLASSES = (
     "Figures per class are not released: with this epsilon their noise is larger than what the choice of the records "
@@ -55,7 +60,8 @@ _NO_CLASSES = (
 )
 
 
-def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation") -> Document:
+def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation", before: Sequence[Figures] = ()) -> Document:
+    """The exact figures of a head. before: what evaluations have released of it."""
     claim, *more = brief(card)
     rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
@@ -65,7 +71,9 @@ def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation") -> D
         sections.append(Section("", [_confusions(result)], full=True))
     if result.calibration is not None:
         sections.append(Section("", _reliability(result), full=True))
+    sections.append(Section("", released_before(before, full=False)))
     values = {"head": str(path), "features": str(features.folder), **cost_of(card), **figures_json(result)}
+    values["released"] = [{"figures": encoded(each), "sha256": each.sha256} for each in before]
     [name] = heads_named([path])
     return Document(
         title=f"{EXACT}: {name} on the {result.split} split of {features.name}", sections=sections, values=values
@@ -152,18 +160,49 @@ def private(path: Path, card: Card, features: FeatureSet, result: "PrivateEvalua
     )
 
 
+def kept(path: Path, features: FeatureSet, figures: Sequence[Figures]) -> Document:
+    """What evaluations have released of a head, the newest first: the ledger has kept it."""
+    [name] = heads_named([path])
+    sections = []
+    for each in reversed(figures):
+        paid = rounding.cost(each.epsilon, each.delta)
+        said = f"Released with {paid}: {name} on the {each.split} split of {each.features}"
+        sections.append(Section(said, released(each)))
+    return Document(
+        title="",
+        sections=sections or [Section("", [Words(f"No evaluation with an epsilon has released anything of {name}.")])],
+        values={
+            **{"head": str(path), "features": str(features.folder), "warnings": []},
+            "released": [{"figures": encoded(each), "sha256": each.sha256} for each in figures],
+        },
+    )
+
+
 def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
     """Figures of a private evaluation. more: facts beside them."""
     n, unit = figures.n, figures.unit
-    rows = [("top-1", rounding.with_interval(figures.top1, figures.interval, n))]
-    if figures.top5_interval is not None:
-        rows.append(("top-5", rounding.with_interval(figures.top5, figures.top5_interval, n)))
+    found = [("top-1", figures.top1, figures.interval), ("top-5", figures.top5, figures.top5_interval)]
+    if (balanced := figures.balanced_accuracy) is not None:
+        found.append(("balanced accuracy", balanced.value, balanced.interval))
+    rows = [(name, rounding.with_interval(value, ends, n)) for name, value, ends in found if ends is not None]
+    rows += [] if figures.auroc is None else [("AUROC, mean of classes", area(figures.auroc, n))]
     rows.append((f"{unit}s, about", f"{n:,}"))
     rows.append(("this cost", f"{rounding.cost(figures.epsilon, figures.delta)} for one {unit} of that split"))
-    if figures.per_class is None:
-        return [Rows([*rows, *more]), Words(_NO_CLASSES)]
-    shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
-    return [Rows([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
+    blocks: list[Block] = [Rows([*rows, *more])]
+    if figures.per_class is not None:
+        shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
+        blocks.append(_by_class(shown, "top-1", f"{unit}s, about"))
+    elif figures.interval is not None:
+        blocks.append(Words(_NO_CLASSES))
+    if figures.ranks is not None:
+        at = "" if figures.threshold is None else f", at a probability of {figures.threshold:g}"
+        ranks = [
+            (each.name, each.n, n - each.n, each.sensitivity, each.specificity, each.auroc) for each in figures.ranks
+        ]
+        blocks.append(_against_the_rest(ranks, n, at))
+        if any(each.auroc.value is None for each in figures.ranks):
+            blocks.append(Words(_TOO_WIDE))
+    return blocks
 
 
 def exact(result: "Evaluation", features: FeatureSet, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
@@ -211,19 +250,32 @@ def classes(result: "Evaluation") -> Table:
 
 def against_the_rest(result: "Evaluation") -> Table:
     """How well each class is told from the others, the worst first."""
-    rows = []
-    for each in sorted(result.per_class, key=lambda each: 2.0 if each.auroc is None else each.auroc.value):
-        rates = (each.sensitivity, each.n), (each.specificity, result.n - each.n)
-        said = [("–", "–") if of is None else rounding.accuracy(of.value, of.interval, n) for of, n in rates]
-        auroc = ("–", "–") if each.auroc is None else rounding.area(each.auroc.value, each.auroc.interval, result.n)
-        rows.append((each.name, *(f"{shown} ({ends})" for shown, ends in (*said, auroc))))
     several = result.mean_average_precision is not None
     at = f"at a probability of {result.threshold or 0.5:g}" if several or result.threshold else "as the head decides"
-    title = f"Each class against the rest, {at} (95 % intervals)"
-    return Table(("class", "sensitivity", "specificity", "AUROC"), rows, title=title)
+    found = [
+        (each.name, each.n, result.n - each.n, each.sensitivity, each.specificity, each.auroc)
+        for each in result.per_class
+    ]
+    return _against_the_rest(found, result.n, f", {at}")
 
 
-def area(found: "Measure", n: int) -> str:
+Shown = Measure | Measured | None
+
+
+def _against_the_rest(found: Sequence[tuple[str, int, int, Shown, Shown, Shown]], n: int, at: str) -> Table:
+    """A table of (name, records, others, sensitivity, specificity, AUROC) per class, the worst first."""
+    rows = []
+    for name, own, others, *rates, auroc in sorted(found, key=lambda each: (each[-1] and each[-1].value) or 2.0):
+        counts = zip(rates, (own, others), strict=True)
+        said = [None if of is None else rounding.accuracy(of.value, of.interval, m) for of, m in counts]
+        said.append(None if auroc is None else rounding.area(auroc.value, auroc.interval, n))
+        rows.append((name, *("–" if each is None else f"{each[0]} ({each[1]})" for each in said)))
+    kept = [i for i in range(4) if i in (0, 3) or any(row[i] != "–" for row in rows)]
+    columns, *shown = ([row[i] for i in kept] for row in (("class", "sensitivity", "specificity", "AUROC"), *rows))
+    return Table(columns, shown, title=f"Each class against the rest{at} (95 % intervals)")
+
+
+def area(found: Measure | Measured, n: int) -> str:
     """An AUROC in a sentence."""
     shown, between = rounding.area(found.value, found.interval, n)
     return f"{shown} (95 % interval {between})"

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
-from dpfc_cli.rounding import cost
+from dpfc_cli.rounding import cost, with_interval
 from tests.cli.conftest import Dpfc, charges, each_is_refused, heads, one_line
 from tests.support import blobs, feature_set
 
@@ -292,6 +292,33 @@ def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, traine
         ("evaluation", "test"),
     ]
     assert account["charges"][1]["sha256"] == found["sha256"]
+
+
+def test_released_figures_are_found_again_at_no_cost(dpfc: Dpfc, trained: Path) -> None:
+    nothing = dpfc("evaluate", "--released", "--json", ends=0)
+    assert json.loads(nothing.stdout)["released"] == []
+    told = [json.loads(dpfc("evaluate", "--epsilon", each, "--json").stdout) for each in ("1", "2")]
+    figures, before = [each["figures"] for each in told], charges()
+    found = [json.loads(dpfc("evaluate", *more, "--json").stdout)["released"] for more in (("--released",), ())]
+    assert found == [[{"figures": each["figures"], "sha256": each["sha256"]} for each in told]] * 2
+    assert json.loads(dpfc("list", "--json").stdout)["heads"][0]["released"] == figures
+    (account,) = json.loads(dpfc("budget", "--json").stdout)["spent"]["populations"]
+    assert [row["figures"] for row in account["charges"]] == [None, *figures]
+    shown = with_interval(figures[1]["top1"], figures[1]["interval"], figures[1]["n"])
+    assert re.search(
+        rf"epsilon = 2 at .*\n(.*\n)?top-1 +{re.escape(shown)}$", dpfc("evaluate", "--released").stdout, re.M
+    )
+    row = rf"^blobs-dp-whitened-eps8 +blobs +test +1e-05 +2 +{re.escape(shown.partition(' (')[0])} +\d+–\d+ %$"
+    for line in (("evaluate",), ("budget", "--full")):
+        assert re.search(row, dpfc(*line).stdout, re.M)
+    assert shown.partition(" (")[0] in dpfc("list").stdout
+    assert charges() == before
+    each_is_refused(
+        dpfc,
+        {"--epsilon 1": "conflict released", f"{trained} {trained}": "conflict released"},
+        "evaluate",
+        "--released",
+    )
 
 
 def test_an_evaluation_is_charged_on_a_terminal_and_once_more_elsewhere_only_if_somebody_says_so(

@@ -71,7 +71,9 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate h --features private --split train --epsilon 1 --delta 0.001 --by me --purpose paper",
         "-v evaluate h --features private --split train --epsilon 80 --json",
         "evaluate h --features private --epsilon 8 --csv",
-        "budget --features private",
+        "evaluate h --features private --released --json",
+        "budget --features private --full",
+        "list --json",
         f"{PRIVATE} --method dp-ls --again --out heads/later.safetensors",
         "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
         "evaluate p --features persons --split train --epsilon 1 --markdown",
@@ -298,6 +300,19 @@ CARD = {
     "tuning.finalists[].sd": "a function of public records",
     "tuning.chosen": "a function of public records",
 }
+MADE = "a function of what was released"
+FIGURES = {
+    "head": "the name of a file",
+    "head_sha256": "of the head",
+    "features": "the name of a folder",
+    "split": STATED,
+    "unit": "a word",
+    **dict.fromkeys(("epsilon", "delta"), FACTS),
+    "charge": "random",
+    **dict.fromkeys(("n", "top1", "interval", "noise", "top5", "top5_interval", "top5_noise", "per_class"), MADE),
+    "per_class[].class": "the classes are asserted",
+    **{f"per_class[].{name}": MADE for name in ("n", "top1", "interval", "noise")},
+}
 RANDOM, TYPED = "random", "what the user typed. It is in the ledger alone"
 SHARED = {
     "at": "when it was written down",
@@ -335,6 +350,7 @@ LEDGER = {
         "sha256": "of the head, which is a function of what was released",
         "answers": "how many of the planned releases were made",
     },
+    "released": {f"figures.{name}": why for name, why in FIGURES.items()},
     "cap": {"population": STATED, "unit": "a word", **dict.fromkeys(("epsilon", "delta"), STATED), "note": TYPED},
     "merge": {"apart": STATED, "same": STATED, "ignored": "ids of facts"},
 }
