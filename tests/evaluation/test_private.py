@@ -38,6 +38,7 @@ from dpfc_cli.privacy.accounting import Privacy, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.standings import Standings
 from dpfc_cli.structs import encoded, fields_of
 from dpfc_cli.training import charged as charged_module
 from dpfc_cli.training.charged import Charged
@@ -125,6 +126,24 @@ def test_more_classes_than_a_release_can_have_are_not_counted_one_by_one(monkeyp
     assert [planned(10**6, m, 50.0)[1] for m in (2, 3, 4)] == [True, True, False]
 
 
+def test_accuracies_and_areas_get_half_of_the_budget_each() -> None:
+    facts, privacy = Facts(n=10**5, m=6, d=2), Privacy(epsilon=1.0, delta=1e-6)
+    head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card=a_card("abcdef"))
+    mu = mu_for(1.0, 1e-6)
+    for figures, shares in {"accuracy": (0.5, 0.5), "auroc": (1.0,), "both": (0.25, 0.25, 0.5)}.items():
+        asked, plan = private_evaluation._planned(head, facts, privacy, figures)
+        assert [type(query) is Standings for query in asked] == [False] * (len(asked) - 1) + [figures != "accuracy"]
+        assert plan.noise.sigmas == pytest.approx([1 / mu / math.sqrt(share) for share in shares])
+    # What pays is what pays with half of it.
+    few = math.ceil(2 * 6 / mu**2 * 4)
+    for n, more in ((few, 0), (2 * few, 1)):
+        asked, _ = private_evaluation._planned(head, replace(facts, n=n), privacy, "both")
+        assert len(asked) == 2 + more
+    many = Head(chain=(), weight=np.ones((2, 257)), bias=np.zeros(257), card=a_card())
+    with refuses("unsupported", parameter="figures"):
+        private_evaluation._planned(many, replace(facts, m=257), privacy, "auroc")
+
+
 # What is refused
 
 
@@ -146,6 +165,9 @@ def test_what_can_be_refused_is_refused_before_the_charge_and_before_a_record_is
     refused("epsilon", epsilon=1e-4)
     for wrong in ({"epsilon": "1"}, {"delta": "1"}, {"by": ""}, {"purpose": ""}):
         refused(next(iter(wrong)), **wrong)  # type: ignore[arg-type]
+    refused("epsilon", epsilon=0.05, figures="auroc")
+    refused("figures", figures="all")
+    refused("threshold", threshold=1.0)
     assert "add" not in refused("delta", delta=1.01 / N).remedy, "an evaluation has no option for it"
     refused("missing", replace(head, path=None))
     refused("missing", split="other")
@@ -288,6 +310,39 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
         assert abs(mine.n - other.n) <= 1
         assert mine.interval == pytest.approx(other.interval, abs=0.02)
     assert found.interval == pytest.approx(exact.interval, abs=0.005)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3])
+def test_with_little_noise_the_areas_are_those_of_an_exact_evaluation(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch, threshold: float | None
+) -> None:
+    seeded(monkeypatch)
+    exact = evaluate(head, features, threshold=threshold)
+    found = evaluate_privately(head, features, epsilon=100.0, figures="auroc", threshold=threshold)
+    assert (found.top1, found.interval, found.per_class, found.threshold) == (None, None, None, threshold)
+    assert abs(found.n - exact.n) <= 1
+    pairs = [(found.auroc, exact.auroc), (found.balanced_accuracy, exact.balanced_accuracy if threshold else None)]
+    for mine, other in zip(found.ranks or (), exact.per_class, strict=True):
+        assert (mine.name, abs(mine.n - other.n) <= 2) == (other.name, True)
+        pairs.append((mine.auroc, other.auroc))
+        rates = (other.sensitivity, other.specificity) if threshold else (None, None)
+        pairs += zip((mine.sensitivity, mine.specificity), rates, strict=True)
+    for noisy, plain in pairs:
+        assert (noisy is None) is (plain is None)
+        if noisy is not None and plain is not None:
+            assert noisy.value == pytest.approx(plain.value, abs=0.06)
+            assert noisy.noise is not None
+            assert noisy.noise < 0.03
+    # The same ε for other figures is another evaluation, and both are kept.
+    both = evaluate_privately(head, features, epsilon=100.0, figures="both")
+    assert (both.top1, both.auroc and both.auroc.value) == (
+        pytest.approx(exact.top1, abs=0.02),
+        pytest.approx(exact.auroc and exact.auroc.value, abs=0.06),
+    )
+    assert both.balanced_accuracy is not None
+    assert ledger(features).released_of(found.head_sha256) == [found.figures, both.figures]
+    with refuses("exists"):
+        evaluate_privately(head, features, epsilon=100.0, figures="both")
 
 
 def test_one_charge_pays_for_the_records_of_its_split_once(
