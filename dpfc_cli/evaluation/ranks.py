@@ -194,7 +194,7 @@ def expected(deviation: float, depth: int, facts: Facts, threshold: float | None
     """
     cells = 1 << depth
     upto = np.arange(cells + 1) / cells
-    n = facts.n * (facts.k / facts.m if counted(facts) > 1 else 0.5)
+    n = facts.n * min(facts.k / facts.m, 0.5)
     # A density of 3u² beside one of 1.
     sides = n * np.diff(upto**3), (facts.n - n) * np.diff(upto)
     trees = np.stack([tree_of(each) for each in sides]) * _weights(depth, facts)
