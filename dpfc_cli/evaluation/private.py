@@ -88,7 +88,7 @@ class PrivateEvaluation(Told, Figures):
 
     def told(self) -> dict[str, str]:
         found, paid = dict[str, str](), f"{cost(self.epsilon, self.delta)} for one {self.unit}"
-        if self.interval is not None:
+        if self.tells_accuracy:
             found["top-1"] = f"{with_interval(self.top1, self.interval, self.n)}, with noise"
         if self.auroc is not None:
             found["AUROC"] = f"{area(self.auroc.value, self.auroc.interval, self.n)}, with noise"
@@ -313,7 +313,7 @@ def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> Private
     if answers:
         n, accuracies = _accuracies(answers, facts, names)
         found = accuracies | found
-    blank = dict.fromkeys(("top1", "interval", "noise", "top5", "top5_interval", "top5_noise", "per_class"))
+    blank: dict[str, Any] = dict.fromkeys(("top1", "noise", "top5", "top5_interval", "top5_noise", "per_class"))
     return PrivateEvaluation(
         head=ready.charge.head,
         head_sha256=ready.charge.digest,
@@ -326,7 +326,7 @@ def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> Private
         warnings=ready.warnings,
         charge=ready.charge.id,
         spent=spent,
-        **(blank | found),
+        **(blank | {"interval": (0.0, 1.0)} | found),
     )
 
 

@@ -77,7 +77,7 @@ class Figures(Record, omit_defaults=True):
         ranks: of each class, in their order.
         threshold: the probability from which on a class is said, where `ranks` have sensitivities.
 
-    Of `top1` and `auroc`, what was not asked for is None, with all that belongs to it.
+    What was not asked for is None, and the interval of `top1` 0 to 1.
 
     """
 
@@ -90,7 +90,7 @@ class Figures(Record, omit_defaults=True):
     delta: Fraction
     n: Whole
     top1: Fraction | None
-    interval: Interval | None
+    interval: Interval
     noise: Deviation | None
     top5: Fraction | None
     top5_interval: Interval | None
@@ -101,6 +101,10 @@ class Figures(Record, omit_defaults=True):
     auroc: Measured | None = None
     ranks: tuple[ReleasedRanks, ...] | None = None
     threshold: Fraction | None = None
+
+    @property
+    def tells_accuracy(self) -> bool:
+        return self.auroc is None or self.top1 is not None
 
     @property
     def sha256(self) -> str:

@@ -191,7 +191,7 @@ def released_before(figures: Sequence[Figures], full: bool = True) -> list[Block
     """What private evaluations have released, the newest first. full: not in a short rendering."""
     rows: list[tuple[str, ...]] = []
     for each in reversed(figures):
-        top1 = rounding.accuracy(each.top1, each.interval, each.n)
+        top1 = rounding.accuracy(each.top1, each.interval if each.tells_accuracy else None, each.n)
         auroc = ("–", "–") if each.auroc is None else rounding.area(each.auroc.value, each.auroc.interval, each.n)
         cost = rounding.delta(each.delta), rounding.epsilon(each.epsilon)
         rows.append((each.head.removesuffix(".safetensors"), each.features, each.split, *cost, *top1, *auroc))

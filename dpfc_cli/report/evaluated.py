@@ -181,7 +181,8 @@ def kept(path: Path, features: FeatureSet, figures: Sequence[Figures]) -> Docume
 def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
     """Figures of a private evaluation. more: facts beside them."""
     n, unit = figures.n, figures.unit
-    found = [("top-1", figures.top1, figures.interval), ("top-5", figures.top5, figures.top5_interval)]
+    found = [("top-1", figures.top1, figures.interval if figures.tells_accuracy else None)]
+    found.append(("top-5", figures.top5, figures.top5_interval))
     if (balanced := figures.balanced_accuracy) is not None:
         found.append(("balanced accuracy", balanced.value, balanced.interval))
     rows = [(name, rounding.with_interval(value, ends, n)) for name, value, ends in found if ends is not None]
@@ -192,7 +193,7 @@ def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Blo
     if figures.per_class is not None:
         shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
         blocks.append(_by_class(shown, "top-1", f"{unit}s, about"))
-    elif figures.interval is not None:
+    elif figures.tells_accuracy:
         blocks.append(Words(_NO_CLASSES))
     if figures.ranks is not None:
         at = "" if figures.threshold is None else f", at a probability of {figures.threshold:g}"

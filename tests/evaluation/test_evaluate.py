@@ -103,7 +103,9 @@ def test_each_class_is_told_from_the_rest_with_a_threshold_or_as_the_head_decide
     # One record of the class before was taken for it.
     assert one.specificity == Measure(59 / 60, wilson(59, 60))
     area = (9 * 59.5 + 29.5) / 600
-    assert one.auroc == Measure(pytest.approx(area), pytest.approx(auroc_interval(area, 10, 60)))
+    assert one.auroc is not None
+    assert one.auroc.value == pytest.approx(area)
+    assert one.auroc.interval == pytest.approx(auroc_interval(area, 10, 60))
     assert found.auroc == mean([each.auroc for each in found.per_class])
     # The best class has e/(e + 6), 0.31.
     for threshold, rates in ((0.3, (0.9, 59 / 60)), (0.4, (0.0, 1.0)), (0.01, (1.0, 0.0))):
@@ -111,7 +113,8 @@ def test_each_class_is_told_from_the_rest_with_a_threshold_or_as_the_head_decide
         measures = at.per_class[1].sensitivity, at.per_class[1].specificity
         assert tuple(each.value for each in measures if each) == rates
         assert at.balanced_accuracy is not None
-        assert (at.threshold, at.balanced_accuracy.value) == (threshold, pytest.approx(sum(rates) / 2))
+        assert at.threshold == threshold
+        assert at.balanced_accuracy.value == pytest.approx(sum(rates) / 2)
     with refuses("bad-value", parameter="threshold"):
         evaluate(head_of(seven), seven, threshold=1.0)
 
@@ -241,10 +244,8 @@ def intervals(of: Evaluation) -> list[Interval]:
     assert of.calibration is not None
     measures = [of.auroc, of.balanced_accuracy]
     measures += (measure for each in of.per_class for measure in (each.sensitivity, each.specificity, each.auroc))
-    parts = (
-        (each.interval for each in [*of.per_class, *filter(None, measures)]),
-        (each.interval for each in of.calibration.bins),
-    )
+    ends = [each.interval for each in measures if each is not None]
+    parts = (each.interval for each in of.per_class), ends, (each.interval for each in of.calibration.bins)
     found = [of.interval, of.top5_interval, *itertools.chain(*parts), (of.calibration.by_chance, 0.0)]
     return [each or (0.0, 0.0) for each in found]
 
