@@ -203,6 +203,7 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
         Outcomes(centred, theta[:-1], theta[-1], best=2),
         Outcomes(CHAIN, theta[:-1], theta[-1], by_class=True),
         Standings(CHAIN, theta[:-1], theta[-1], depth=3),
+        Outcomes(CHAIN, theta[:-1, :1], theta[-1, :1], groups=facts.m),
         Gram(centred),
         Gradient((*centred, white), theta, clip=0.4, constant=0.3, loss="softmax", radius=2.0),
     ]

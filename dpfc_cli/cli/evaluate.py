@@ -113,7 +113,8 @@ def evaluate(
         before: Sequence[Figures] = ()
         with suppress(UserError):
             before = account.released(loaded[0], found)
-        exact = evaluation.evaluate(loaded[0], found, split, threshold=asked["threshold"])
+        more = {name: asked[name] for name in ("threshold", "subgroups")}
+        exact = evaluation.evaluate(loaded[0], found, split, **more)
         results, document = [exact], evaluated.one(paths[0], cards[0], found, exact, before)
     if as_csv:
         for warning in document.values["warnings"]:

@@ -53,20 +53,14 @@ def _document(found: "Inventory") -> Document:
     heads = [
         (
             *(path.name.removesuffix(".safetensors"), card.features.name, card.method),
-            *(card.date[:10], *claimed(card.epsilon, card.delta, card.seeded)),
+            card.date[:10],
             *([shown(found.released.get(path, ()))] if found.released else []),
+            *claimed(card.epsilon, card.delta, card.seeded),
         )
         for path, card in found.heads.items()
     ]
-    head_columns = (
-        "head",
-        "set",
-        "method",
-        "made",
-        "delta",
-        "epsilon",
-        *(["released top-1"] if found.released else []),
-    )
+    more_of = ["released"] if found.released else []
+    head_columns = ("head", "set", "method", "made", *more_of, "delta", "epsilon")
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
     none = "There is none yet. Train one: dpfc train --epsilon 1"
     # Of a ledger that cannot be read nobody knows.

@@ -9,6 +9,7 @@ between heads. Its records may be those that were to be protected.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,16 +46,19 @@ def evaluate(wanted: Scoring) -> Evaluation:
 
     """
     wanted, warnings, private_split = _checked(wanted, noisy=False)
-    found, _ = figures(
-        (wanted.head,),
-        wanted.features,
-        wanted.split,
-        private_split,
-        wanted.progress,
-        detailed=not private_split,
-        threshold=wanted.threshold,
-    )
-    return replace(found[0], warnings=warnings)
+
+    def of(features: FeatureSet, detailed: bool) -> Evaluation:
+        given = (wanted.head,), features, wanted.split, private_split, wanted.progress, detailed, wanted.threshold
+        return figures(*given)[0][0]
+
+    found, parts, features = of(wanted.features, not private_split), dict[str, Evaluation](), wanted.features
+    column, known = wanted.subgroups, features.manifest.subgroups or {}
+    if column is not None:
+        for value in known[column]:
+            # Of some there may be no labelled record.
+            with suppress(UserError):
+                parts[value] = of(features.of_subgroups(column, value), False)
+    return replace(found, warnings=warnings, subgroups=None if column is None else parts)
 
 
 @takes(PrivateScoring)
@@ -98,6 +102,8 @@ def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool
     head, split = wanted.head, wanted.split
     check_heads(head)
     features = _fitted((head,), wanted.features, split)
+    if wanted.subgroups is not None:
+        features.of_subgroups(wanted.subgroups)
     private_split = _private(head, split)
     warnings = _warnings(head, features, split, private_split, noisy=noisy)
     features.verify(split)

@@ -4,7 +4,7 @@ The figures come from the raw records, without noise. What may be asked of which
 (`dpfc_cli.evaluation`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,6 +74,7 @@ class Evaluation(Told):
     auroc: the mean over the classes that occur. threshold: the probability from which on a class is said; None: of each
     record the best class is said, or with several labels all classes from 1/2 on. balanced_accuracy: the mean over the
     classes of the sensitivity; with several labels or a threshold, of that and the specificity. Intervals are of 95 %.
+    subgroups: the same of the records with each value of a column, of those that have some; None if nobody asked.
     """
 
     split: str
@@ -91,6 +92,7 @@ class Evaluation(Told):
     auroc: Measure | None = None
     balanced_accuracy: Measure | None = None
     threshold: float | None = None
+    subgroups: Mapping[str, "Evaluation"] | None = None
 
     def told(self) -> dict[str, str]:
         shown = with_interval(self.top1, self.interval, self.n)

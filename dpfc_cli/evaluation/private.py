@@ -27,6 +27,10 @@ deviations of 0. Without noise it is the score interval of Wilson (1927); withou
 (1954, "Some problems in interval estimation") for a fraction of two measured numbers. Both ends come from one quadratic
 equation. N is not known, and H + W takes its place. A count below 0 counts as 0, which moves the sum towards 0.
 
+**Subgroups.** With a column each record is counted in the row of its subgroup alone. So the rows have the noise of one
+evaluation, and cost no more. The figures of all records together are those of the sums of the rows, with the noise of
+all of them: a small ε is better spent without subgroups. There are no accuracies per class then.
+
 **Persons.** If the unit is a person, a person adds the average of the person's records (`persons`). So the figure is
 the mean over persons of the fraction of their pictures that are right: each person has the same weight. The interval
 takes persons as drawn independently. Such fractions vary at most as much as 0 and 1 with the same mean do, so it is
@@ -65,7 +69,7 @@ from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.standings import Standings, depth_of
 from dpfc_cli.progress import Progress
-from dpfc_cli.records.figures import Figures, Measured, ReleasedClass
+from dpfc_cli.records.figures import Figures, Measured, ReleasedClass, ReleasedSubgroup
 from dpfc_cli.rounding import area, cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
@@ -131,10 +135,14 @@ def prepare(
     """
     head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
     by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)
-    facts = facts_of(features, split=split)
+    facts, groups = facts_of(features, split=split), 1
+    if wanted.subgroups is not None:
+        groups = len((features.manifest.subgroups or {})[wanted.subgroups])
+        features = features.of_subgroups(wanted.subgroups)
+        wanted, facts = replace(wanted, features=features), replace(facts, m=groups * facts.m)
     if delta is not None:
         check_delta(delta, facts, "Choose a smaller one, or leave it out.")
-    asked, plan = _planned(head, facts, Privacy(epsilon=wanted.epsilon, delta=delta), wanted.figures)
+    asked, plan = _planned(head, facts, Privacy(epsilon=wanted.epsilon, delta=delta), wanted.figures, groups)
     digest = sha256_of(head.file)
     book = read(ledger_path(features.folder))
     _refuse_leaking(head, digest, features, split, book)
@@ -163,7 +171,7 @@ def prepare(
 
 def _sure(plan: Planned, asked: tuple[Asked, ...], wanted: PrivateScoring) -> str:
     """How sure the figures will be, in sentences. UserError where they would say nothing."""
-    facts, said, useless = plan.facts, list[str](), None
+    facts, said, useless = _of_one(plan.facts, asked[0].groups), list[str](), None
     sigmas = dict(zip(map(type, asked), plan.noise.sigmas, strict=False))
     if Outcomes in sigmas:
         half = facts.n / 2
@@ -230,11 +238,11 @@ def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[fl
 
 
 def _planned(
-    head: Head, facts: Facts, privacy: Privacy, figures: str = "accuracy"
+    head: Head, facts: Facts, privacy: Privacy, figures: str = "accuracy", groups: int = 1
 ) -> tuple[tuple[Asked, ...], Planned]:
     """What is released of a head, and with how much noise: a function of public facts."""
     weight, bias = (np.ascontiguousarray(each, np.float64) for each in (head.weight, head.bias))
-    totals, depth = Outcomes(head.chain, weight, bias), depth_of(facts)
+    totals, depth = Outcomes(head.chain, weight, bias, groups=groups), depth_of(_of_one(facts, groups))
     if figures != "accuracy" and depth is None:
         raise unsupported(
             f"Areas under ROC curves are not released for {facts.m:,} classes: their counts would not fit into a sum.",
@@ -242,15 +250,15 @@ def _planned(
             parameter="figures",
         )
     mu = noised(Plan((planned(totals, facts, 1.0),)), facts, privacy)[0].mu / math.sqrt(1 + (figures == "both"))
-    by_class = 2 * facts.m <= LONGEST and _pays(math.sqrt(2 * facts.k) / mu, facts.n / facts.m)
+    by_class = groups == 1 and 2 * facts.m <= LONGEST and _pays(math.sqrt(2 * facts.k) / mu, facts.n / facts.m)
     # Where the figures per class pay, this does, too.
-    if facts.m > BEST and _pays(1 / mu, facts.n):
+    if facts.m // groups > BEST and _pays(1 / mu, facts.n):
         totals = replace(totals, best=BEST)
     accuracies = (totals, Outcomes(head.chain, weight, bias, by_class=True)) if by_class else (totals,)
     asked: tuple[Asked, ...] = accuracies if figures != "auroc" else ()
     shares = [1 / len(accuracies) for _ in asked]
     if figures != "accuracy" and depth is not None:
-        asked, shares = (*asked, Standings(head.chain, weight, bias, depth)), [*shares, 1.0]
+        asked, shares = (*asked, Standings(head.chain, weight, bias, depth, groups)), [*shares, 1.0]
     plan = Plan(tuple(planned(query, facts, share) for query, share in zip(asked, shares, strict=True)))
     guarantee, mechanism = noised(plan, facts, privacy)
     return asked, Planned(facts=facts, privacy=privacy, plan=plan, mechanism=mechanism, guarantee=guarantee)
@@ -284,21 +292,66 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
 
 
 def _answers(paid: Charged, asked: tuple[Asked, ...], progress: Progress | None) -> list[np.ndarray]:
-    """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
+    """The counts of each query with noise, and the standard deviation of the noise of each: 2 × counts, or 2 ×
+    subgroups × counts.
+    """
     mechanism = paid.planned.noise
     told = None if progress is None else lambda stage, *far: progress("Evaluating", *far)
     oracle, lattice = paid.oracle(told), lattice_of(mechanism)
     found = []
     for query, sigma in zip(asked, mechanism.sigmas, strict=True):
         unit = queries.sensitivity(query, mechanism.facts) * lattice.unit * query.scale(mechanism.facts, lattice)
-        counts = oracle.release(query)[0]
+        counts = oracle.release(query)
+        counts = counts if query.groups > 1 else counts[0]
         found.append(np.stack([counts, np.full_like(counts, sigma * unit)]))
     return found
 
 
 def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> PrivateEvaluation:
     """What the released counts say. Nothing else of the records is looked at from here on."""
-    facts, guarantee, names = ready.planned.facts, ready.planned.worth, ready.wanted.head.classes
+    guarantee, groups, column = ready.planned.worth, ready.queries[0].groups, ready.wanted.subgroups
+    parts = None
+    if column is not None and groups > 1:
+        values = (ready.wanted.features.manifest.subgroups or {})[column]
+        each = [_read(ready, [answer[:, i] for answer in answers]) for i in range(groups)]
+        parts = tuple(
+            ReleasedSubgroup(
+                column=column, value=value, n=n, auroc=found.get("auroc"), **{name: found[name] for name in _TOP1}
+            )
+            for value, (n, found) in zip(values, each, strict=True)
+        )
+        # The noise of a sum of rows.
+        answers = [np.stack([counts.sum(axis=0), noise[0] * math.sqrt(groups)]) for counts, noise in answers]
+    n, found = _read(ready, answers)
+    return PrivateEvaluation(
+        head=ready.charge.head,
+        head_sha256=ready.charge.digest,
+        features=ready.wanted.features.name,
+        split=ready.charge.split,
+        unit=ready.planned.facts.unit,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        n=n,
+        warnings=ready.warnings,
+        charge=ready.charge.id,
+        spent=spent,
+        subgroups=parts,
+        **found,
+    )
+
+
+_TOP1 = ("top1", "interval", "noise")
+
+
+def _of_one(facts: Facts, groups: int) -> Facts:
+    """The facts of a subgroup of average size."""
+    return replace(facts, m=facts.m // groups, n=max(facts.n // groups, 1))
+
+
+def _read(ready: Ready, answers: list[np.ndarray]) -> tuple[int, dict[str, Any]]:
+    """How many records have a label, and the figures that these answers give, in one row each."""
+    planned = ready.planned.facts
+    facts, names = replace(planned, m=planned.m // ready.queries[0].groups), ready.wanted.head.classes
     found, n = dict[str, Any](), 0
     if isinstance(ready.queries[-1], Standings):
         *answers, (answer, noise) = answers
@@ -314,20 +367,7 @@ def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> Private
         n, accuracies = _accuracies(answers, facts, names)
         found = accuracies | found
     blank: dict[str, Any] = dict.fromkeys(("top1", "noise", "top5", "top5_interval", "top5_noise", "per_class"))
-    return PrivateEvaluation(
-        head=ready.charge.head,
-        head_sha256=ready.charge.digest,
-        features=ready.wanted.features.name,
-        split=ready.charge.split,
-        unit=facts.unit,
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        n=n,
-        warnings=ready.warnings,
-        charge=ready.charge.id,
-        spent=spent,
-        **(blank | {"interval": (0.0, 1.0)} | found),
-    )
+    return n, blank | {"interval": (0.0, 1.0)} | found
 
 
 def _accuracies(answers: list[np.ndarray], facts: Facts, names: tuple[str, ...]) -> tuple[int, dict[str, Any]]:

@@ -30,6 +30,10 @@ class Scoring(Options):
         high=1.0,
         open=True,
     )
+    subgroups: str | None = option(
+        "A column that the set has kept ('dpfc extract --subgroups'): figures are also those of each of its values.",
+        metavar="COLUMN",
+    )
     progress: Progress | None = progress_option("records")
 
 

@@ -71,6 +71,12 @@ class Making(Options):
         WHAT,
         default=False,
     )
+    subgroups: str | None = option(
+        "Columns to keep, with their values, public facts: figures can be shown for each value ('dpfc evaluate "
+        "--subgroups COLUMN'). A record with another value is in none.",
+        WHAT,
+        metavar="'COLUMN=VALUE,VALUE;…'",
+    )
     population: str | None = option(
         "Whose records these are. Nobody may be in two populations. A set without a name counts in all of them.",
         WHAT,

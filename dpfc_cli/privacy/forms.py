@@ -107,10 +107,14 @@ def check(query: Query, facts: Facts) -> None:
         and (query.start == 0 or query.stop is not None)
     ):
         raise ValueError(f"there is no piece {query.start}..{query.stop} of {facts.m} classes")
+    if isinstance(query, Outcomes | Standings) and not (
+        type(query.groups) is int and query.groups >= 1 and facts.m % query.groups == 0
+    ):
+        raise ValueError(f"{facts.m} classes are not those of {query.groups!r:.40} subgroups")
     if isinstance(query, Outcomes) and not (
         type(query.by_class) is bool
         and type(query.best) is int
-        and 1 <= query.best < (2 if query.by_class else max(facts.m, 2))
+        and 1 <= query.best < (2 if query.by_class else max(facts.m // query.groups, 2))
         and query.shape(facts)[1] <= LONGEST
     ):
         raise ValueError(f"outcomes of {facts.m} classes cannot be counted so")

@@ -35,6 +35,15 @@ def label_rows(labels: Array, m: int, xp: ModuleType) -> Array:
     return xp.any(labels[:, :, None] == xp.arange(m), axis=1).astype(xp.float64)
 
 
+def of_subgroups(y: Array, count: int, xp: ModuleType) -> tuple[Array, Array]:
+    """Label rows of m classes in each of some subgroups, B × (count·m): a 1 for the subgroup of each record, B × count,
+    and its label rows there, B × m. A record with labels in several subgroups is in the first of them alone.
+    """
+    rows = y.reshape(len(y), count, -1)
+    first = xp.argmax(xp.any(rows > 0, axis=-1), axis=-1)[:, None] == xp.arange(count)
+    return first.astype(xp.float64), xp.sum(xp.where(first[:, :, None], rows, 0.0), axis=1)
+
+
 def inputs(chain: Chain, constant: float, x: Array, xp: ModuleType, radius: float | None = None) -> Array:
     """The input of the linear head for each record, B × d, float32 and finite: chain(x), followed by a constant feature
     for the bias (0 for none). B × d or B × (d + 1), float64. radius: the length that every row is scaled to; None

@@ -21,7 +21,7 @@ public facts:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from dpfc_cli.privacy.chain import Array, Chain, run
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.inputs import standing
+from dpfc_cli.privacy.inputs import of_subgroups, standing
 from dpfc_cli.privacy.lattice import LONGEST, Lattice, Reals
 
 DEEPEST = 10
@@ -66,20 +66,22 @@ def side_weights(facts: Facts) -> tuple[float, float]:
 @dataclass(frozen=True)
 class Standings:
     """The trees of all counted classes, with their weights: of the records that have the class, then of the others; for
-    each class the root and the nodes, level by level. 1 × (2·classes·2^depth).
+    each class the root and the nodes, level by level; in the row of the record's subgroup. Subgroups ×
+    (2·classes·2^depth).
 
-    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ. So its norm is at most 2ᵇ·2ᵇ = 4ᵇ. ∎
+    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ, in one row. So its norm is at most 2ᵇ·2ᵇ = 4ᵇ. ∎
 
     Scores that overflow change the cell, but not the bound. With fewer labels than k the row of weights is shorter than
     1, because one of the others never counts more than one that has the class.
 
-    weight: d × m, bias: m, both finite float64: the head.
+    weight: d × m, bias: m, both finite float64: the head. groups: see `Outcomes`.
     """
 
     chain: Chain
     weight: np.ndarray
     bias: np.ndarray
     depth: int
+    groups: int = 1
     kind: ClassVar[str] = "standings"
     words: ClassVar[str] = "how the records with and without each class are spread over the probability that it has"
     arrays: ClassVar[tuple[str, ...]] = ("weight", "bias")
@@ -88,15 +90,18 @@ class Standings:
     symmetric: ClassVar[bool] = False
 
     def shape(self, facts: Facts) -> tuple[int, ...]:
-        return (1, 2 * counted(facts) << self.depth)
+        return (self.groups, 2 * counted(self._of_one(facts)) << self.depth)
 
     def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
-        return {"weight": (facts.d, facts.m), "bias": (facts.m,)}
+        m = facts.m // self.groups
+        return {"weight": (facts.d, m), "bias": (m,)}
 
     def scale(self, facts: Facts, grid: Lattice | Reals) -> float:
         return 1 / (grid.radius(grid.unit, self.shape(facts)[1]) * grid.one)
 
     def factors(self, x: Array, y: Array, facts: Facts, grid: Lattice | Reals, xp: ModuleType) -> tuple[Array, Array]:
+        group, y = of_subgroups(y, self.groups, xp)
+        facts, width = self._of_one(facts), self.shape(facts)[1]
         first, cells = facts.m - counted(facts), 1 << self.depth
         at = standing(run(self.chain, x, xp) @ self.weight + self.bias, facts.k > 1, xp)[:, first:, None]
         cell = xp.clip(xp.floor(at * cells), 0, cells - 1)
@@ -110,5 +115,9 @@ class Standings:
         own, other = side_weights(facts)
         has = y[:, first:, None] > 0
         rows = [xp.where(has, own * row, 0.0), xp.where(has, 0.0, other * row)]
-        q = grid.vector(xp.concatenate(rows, axis=1).reshape(len(x), -1), grid.unit, xp)
-        return xp.full_like(q[:, :1], grid.one), q
+        q = grid.vector(xp.concatenate(rows, axis=1).reshape(len(x), width), grid.unit, xp)
+        return group * grid.one, q
+
+    def _of_one(self, facts: Facts) -> Facts:
+        """The facts of one subgroup."""
+        return replace(facts, m=facts.m // self.groups)

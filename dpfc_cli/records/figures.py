@@ -41,6 +41,18 @@ class ReleasedRanks(Record):
     specificity: Measured | None
 
 
+class ReleasedSubgroup(Record):
+    """How good a head is on the records with one value of a column. As the figures of a `Figures`."""
+
+    column: str
+    value: str
+    n: Whole
+    top1: Fraction | None
+    interval: Interval
+    noise: Deviation | None
+    auroc: Measured | None
+
+
 class ReleasedClass(Record):
     """How good a head is on the records of one class, with noise. As the figures of a `Figures`."""
 
@@ -76,6 +88,7 @@ class Figures(Record, omit_defaults=True):
         auroc: the mean over the classes of the area under the ROC curve, one class against the rest.
         ranks: of each class, in their order.
         threshold: the probability from which on a class is said, where `ranks` have sensitivities.
+        subgroups: of each value of a column. All other figures are then those of the records that have one of them.
 
     What was not asked for is None, and the interval of `top1` 0 to 1.
 
@@ -101,6 +114,7 @@ class Figures(Record, omit_defaults=True):
     auroc: Measured | None = None
     ranks: tuple[ReleasedRanks, ...] | None = None
     threshold: Fraction | None = None
+    subgroups: tuple[ReleasedSubgroup, ...] | None = None
 
     @property
     def tells_accuracy(self) -> bool:

@@ -14,7 +14,7 @@ from dpfc_cli.evaluation.statistics import Measure
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import caps
 from dpfc_cli.records.card import Card
-from dpfc_cli.records.figures import Figures, Measured
+from dpfc_cli.records.figures import Figures, Measured, ReleasedSubgroup
 from dpfc_cli.records.statement import SEEDED, brief, claimed
 from dpfc_cli.report.account import released_before
 from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words, shortened, told_apart
@@ -65,6 +65,8 @@ def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation", befo
     claim, *more = brief(card)
     rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
+    if result.subgroups is not None:
+        sections.append(Section("", [subgroups(result.subgroups, "records")]))
     if not result.private_split:
         sections.append(Section("", [against_the_rest(result)], full=result.threshold is None))
     if result.confusions is not None:
@@ -195,6 +197,9 @@ def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Blo
         blocks.append(_by_class(shown, "top-1", f"{unit}s, about"))
     elif figures.tells_accuracy:
         blocks.append(Words(_NO_CLASSES))
+    if figures.subgroups is not None:
+        named = {f"{each.column} = {each.value}": each for each in figures.subgroups}
+        blocks.append(subgroups(named, f"{unit}s, about"))
     if figures.ranks is not None:
         at = "" if figures.threshold is None else f", at a probability of {figures.threshold:g}"
         ranks = [
@@ -258,6 +263,15 @@ def against_the_rest(result: "Evaluation") -> Table:
         for each in result.per_class
     ]
     return _against_the_rest(found, result.n, f", {at}")
+
+
+def subgroups(found: "Mapping[str, Evaluation | ReleasedSubgroup]", counted_as: str) -> Table:
+    """How good the head is on the records with each value of a column."""
+    rows = []
+    for value, each in found.items():
+        top1 = "–" if each.top1 is None else rounding.with_interval(each.top1, each.interval, each.n)
+        rows.append((value, f"{each.n:,}", top1, "–" if each.auroc is None else area(each.auroc, each.n)))
+    return Table(("subgroup", counted_as, "top-1", "AUROC, mean of classes"), rows, title="Each subgroup")
 
 
 Shown = Measure | Measured | None
@@ -408,6 +422,8 @@ def cost_of(card: Card) -> dict[str, Json]:
 
 def figures_json(result: "Evaluation") -> dict[str, Json]:
     figures = asdict(result)
+    if result.subgroups is not None:
+        figures["subgroups"] = {value: figures_json(each) for value, each in result.subgroups.items()}
     figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
     if result.confusions is not None:
         figures["confusions"] = [{"class": c.label, "predicted": c.predicted, "n": c.n} for c in result.confusions]

@@ -306,11 +306,11 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
     became = "has not ended" if not ends else f"its head is '{ends[0].head}'" if ends[0].head else "has ended"
     cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     cost += "" if charge.private else ", for the same head to the bit"
-    kept = "" if training or not ends else " What it released is kept: 'dpfc evaluate --released' costs nothing."
+    had = "" if training or not ends else " What it released is kept: 'dpfc evaluate --released' costs nothing."
     wait = "Wait for its end. Or give" if runs else "Give"
     return UserError(
         f"The same {'training' if training else EVALUATION} was charged before, and {became}.",
-        f"{wait} the option '{parameter('again')}' to charge {cost} again.{kept}",
+        f"{wait} the option '{parameter('again')}' to charge {cost} again.{had}",
         code="busy" if runs else "exists",
     )
 

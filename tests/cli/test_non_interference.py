@@ -73,6 +73,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate h --features private --epsilon 8 --csv",
         "evaluate h --features private --split train --epsilon 80 --figures both --threshold 0.4 --json",
         "evaluate h --features private --split train --epsilon 8 --figures auroc",
+        "evaluate h --features private --split train --epsilon 8 --subgroups sex",
         "evaluate h --features private --released --json",
         "budget --features private --full",
         "list --json",
@@ -318,6 +319,8 @@ FIGURES = {
     "per_class[].class": "the classes are asserted",
     **{f"per_class[].{name}": MADE for name in ("n", "top1", "interval", "noise")},
     "threshold": STATED,
+    **dict.fromkeys(("subgroups[].column", "subgroups[].value"), STATED),
+    **{f"subgroups[].{name}": MADE for name in ("n", "top1", "interval", "noise", "auroc")},
     "ranks[].class": "the classes are asserted",
     **dict.fromkeys(("ranks[].n", "ranks[].sensitivity", "ranks[].specificity"), MADE),
     **{

@@ -22,6 +22,8 @@ from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.evaluation.evaluate import evaluate, evaluate_privately
 from dpfc_cli.evaluation.private import PrivateEvaluation, fraction, prepare
 from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.extraction.arrays import Source, in_memory, make_of
+from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -496,6 +498,51 @@ def test_without_noise_it_is_the_interval_of_an_exact_evaluation() -> None:
     assert fraction(3.0, 4.0, 50.0, 50.0, 40)[1] == (0.0, 1.0)
     low, high = fraction(60.0, -3.0, 5.0, 5.0, 57)[1]
     assert 0.5 < low < high == 1
+
+
+# Subgroups
+
+
+def test_figures_of_subgroups_are_those_of_their_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact ones, and released ones with little noise; in the order of persons, too."""
+    monkeypatch.chdir(tmp_path)
+    seeded(monkeypatch)
+    x, y = blobs(400, D, 3, apart=2.5)
+    sex = np.arange(400)[:, None] // 5 % 3 - 1
+    splits = {
+        split: replace(in_memory(x[part], y[part]), subgroups=sex[part].astype(np.int32))
+        for split, part in (("train", slice(100)), ("test", slice(100, 400)))
+    }
+    source = Source(path=Path("raw"), classes=("a", "b", "c"), k=1)
+    made, _ = make_of(splits, source, Path("features/sexed"), Making(subgroups="sex=f,m", progress=None))
+    head = train(made, epsilon=8.0, method="dp-ls", out="heads/s.safetensors").head
+    exact = evaluate(head, made, subgroups="sex")
+    assert exact.subgroups is not None
+    found = evaluate_privately(head, made, epsilon=100.0, figures="both", subgroups="sex")
+    assert (found.per_class, [each.column for each in found.subgroups or ()]) == (None, ["sex", "sex"])
+    right = head.scores(x[100:]).argmax(axis=1) == y[100:]
+    for i, each in enumerate(found.subgroups or ()):
+        own = sex[100:, 0] == i
+        plain = exact.subgroups["fm"[i]]
+        assert (each.value, plain.n, plain.top1) == ("fm"[i], own.sum(), right[own].mean())
+        assert abs(each.n - plain.n) <= 2
+        assert each.top1 == pytest.approx(plain.top1, abs=0.02)
+        assert each.auroc is not None
+        assert plain.auroc is not None
+        assert each.auroc.value == pytest.approx(plain.auroc.value, abs=0.05)
+    known = sex[100:, 0] >= 0
+    assert abs(found.n - known.sum()) <= 3
+    assert found.top1 == pytest.approx(right[known].mean(), abs=0.02)
+    assert ledger(made).released_of(found.head_sha256) == [found.figures]
+    for call in (evaluate, lambda *given, **named: evaluate_privately(*given, epsilon=1.0, **named)):
+        with refuses("missing", parameter="subgroups"):
+            call(head, made, subgroups="site")
+    # A set that is made again with other subgroups is another one.
+    with refuses("exists"):
+        make_of(splits, source, Path("features/sexed"), Making(subgroups="sex=m,f", progress=None))
+    with refuses("conflict", parameter="subgroups"):
+        plainly = {split: replace(each, subgroups=None) for split, each in splits.items()}
+        make_of(plainly, source, Path("features/other"), Making(subgroups="sex=m,f", progress=None))
 
 
 # The account

@@ -1,6 +1,7 @@
 """What a record adds to the trees of a private evaluation: where it stands for each class, within the bound."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.inputs import prepare
 from dpfc_cli.privacy.lattice import LONGEST, Lattice
+from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import contribution
 from dpfc_cli.privacy.standings import Standings, counted, depth_of, level_weights, side_weights
 from tests.support import exact_sum, stream_of
@@ -75,3 +77,20 @@ def test_no_head_makes_a_record_worth_more_than_the_sensitivity(m: int, k: int) 
                 lengths = [sum(int(v) ** 2 for v in each.ravel()) for each in added]
                 assert min(lengths) > 0
                 assert max(lengths) <= LATTICE.unit**2
+
+
+@pytest.mark.parametrize("kind", [Outcomes, Standings])
+def test_a_record_is_counted_in_the_row_of_its_subgroup_alone(kind: Any) -> None:
+    """What a row has is what the records of that subgroup would have alone. Labels in a second one count nowhere."""
+    rng, m, groups = np.random.default_rng(0), 3, 2
+    weight, bias = rng.normal(size=(4, m)), rng.normal(size=m)
+    x, y, own = rng.normal(size=(200, 4)).astype(np.float32), rng.integers(0, m, 200), rng.integers(-1, groups, 200)
+    more: dict[str, Any] = {"depth": DEPTH} if kind is Standings else {"best": 2}
+    labels = np.stack([np.where(own < 0, -1, own * m + y), np.full(200, -1)], axis=1)
+    labels[own == 0, 1] = m + (y[own == 0] + 1) % m
+    facts = Facts(n=200, m=groups * m, d=4, k=2)
+    found = exact_sum(kind((), weight, bias, groups=groups, **more), stream_of(x, labels), facts, LATTICE)
+    for group in range(groups):
+        alone = np.stack([np.where(own == group, y, -1), np.full(200, -1)], axis=1)
+        one = exact_sum(kind((), weight, bias, **more), stream_of(x, alone), Facts(n=200, m=m, d=4, k=2), LATTICE)
+        assert np.array_equal(found[group], one[0])
