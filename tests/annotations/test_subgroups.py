@@ -16,7 +16,7 @@ def test_columns_and_their_values_are_asserted() -> None:
 
 @pytest.mark.parametrize("order", [("sex", "age"), ("age", "sex")])
 def test_a_record_with_another_value_or_none_is_in_no_subgroup(order: tuple[str, ...]) -> None:
-    values = {"sex": ["m", " f", None, "x", float("nan")], "age": [1, "2", 1.5, -1, "1"]}
+    values: dict[str, list[object]] = {"sex": ["m", " f", None, "x", float("nan")], "age": [1, "2", 1.5, -1, "1"]}
     known = {"sex": ("f", "m"), "age": ("1", "2")}
     found = codes_of({name: values[name] for name in order}, known)
     expected = {"sex": [1, 0, -1, -1, -1], "age": [0, 1, -1, -1, 0]}

@@ -155,7 +155,7 @@ def test_outcomes_can_be_counted_of_as_many_classes_as_there_are() -> None:
         assert refused(query, Facts(n=9, m=m, d=1)) == ((m, groups) not in {(6, 2), (6, 3)} or type(groups) is not int)
     # 2 · 16 · 2¹² numbers are as many as a factor may have.
     for m, depth in ((16, 10), (64, 10), (128, 9), (2, 1), (65, 10), (3, 11), (3, 0), (3, True), (3, 2.0)):
-        query = Standings((), np.zeros((1, m)), np.zeros(m), depth)  # type: ignore[arg-type]
-        assert refused(query, Facts(n=9, m=m, d=1)) == (
+        standing = Standings((), np.zeros((1, m)), np.zeros(m), depth)  # type: ignore[arg-type]
+        assert refused(standing, Facts(n=9, m=m, d=1)) == (
             (m, depth) not in {(16, 10), (64, 10), (128, 9), (2, 1)} or depth is True
         )

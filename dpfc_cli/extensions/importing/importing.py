@@ -81,10 +81,12 @@ def import_features(wanted: Import) -> Imported:
 def _tables(
     wanted: Import, path: Path, folder: Path | None, classes: tuple[str, ...]
 ) -> AbstractContextManager[Tables]:
-    if folder is not None and wanted.subgroups is None:
+    names = subgroups_of(wanted.subgroups)
+    if folder is not None:
+        if names:
+            raise conflict("Of slides no columns are kept.", f"Leave out {parameter('subgroups')}.")
         return nullcontext(slides.pooled(folder, wanted, classes))
     slides.refuse(wanted)
-    names = subgroups_of(wanted.subgroups)
     return opened(path, wanted.column, wanted.label_column, wanted.group_column, names)
 
 
