@@ -69,17 +69,22 @@ def ranks_of(
     weights = _weights(depth, facts)
     trees, noise = answer.reshape(2, counted(facts), -1) / weights[:, None], deviation / weights
     pairs = [(own, rest) for own, rest in zip(*trees, strict=True)]
-    areas = [_area(own, rest, noise) for own, rest in pairs]
+    areas, mirrored = [_area(own, rest, noise) for own, rest in pairs], len(pairs) < len(names)
     rates: list[tuple[_Figure, _Figure]] = []
     if threshold is not None:
         cut = math.ceil(standing_of(threshold) * (1 << depth))
         rates = [(_part(own, noise[0], cut, True), _part(rest, noise[1], cut, False)) for own, rest in pairs]
-    auroc = _mean(areas, independent=False)
-    balanced = _mean([_mean(pair, independent=True) for pair in rates], independent=False).measured if rates else None
+        if mirrored:
+            (own, rest), cut = pairs[0], (1 << depth) - cut
+            rates.insert(0, (_part(rest, noise[1], cut, False), _part(own, noise[0], cut, True)))
+    auroc, balanced = _mean(areas, independent=False), None
+    if rates:
+        both = [_mean(pair, independent=True) for pair in rates]
+        # Of two classes the noise is the same, and does not cancel.
+        balanced = _mean(both, independent=False, alike=mirrored).measured
     labelled = float(np.mean([own[0] + rest[0] for own, rest in pairs]))
-    if len(pairs) < len(names):
-        # The first class is said where the second one is not.
-        pairs, areas, rates = [pairs[0][::-1], *pairs], areas * 2, [each[::-1] for each in rates] + rates
+    if mirrored:
+        pairs, areas = [pairs[0][::-1], *pairs], areas * 2
     ranks = tuple(
         ReleasedRanks(
             name=name,
@@ -178,9 +183,10 @@ def _figure(value: float, noise: float, interval: Callable[[float, float], Inter
     return _Figure(value, interval(at, tied), noise, interval(at, math.hypot(noise, tied)))
 
 
-def _mean(of: Sequence[_Figure], independent: bool) -> _Figure:
-    """independent: whether the errors by the choice of the records are. The noise is."""
+def _mean(of: Sequence[_Figure], independent: bool, alike: bool = False) -> _Figure:
+    """independent: whether the errors by the choice of the records are. The noise is, unless it is alike in all."""
     value, noise = (float(each) / len(of) for each in (sum(f.value for f in of), math.hypot(*(f.noise for f in of))))
+    noise *= math.sqrt(len(of)) if alike else 1.0
     found = mean([Measure(min(max(f.value, 0.0), 1.0), f.sampling) for f in of], independent)
     assert found is not None
     at, (low, high) = min(max(value, 0.0), 1.0), found.interval

@@ -72,10 +72,10 @@ class Making(Options):
         default=False,
     )
     subgroups: str | None = option(
-        "Columns to keep, with their values, public facts: figures can be shown for each value ('dpfc evaluate "
-        "--subgroups COLUMN'). A record with another value is in none.",
+        "Columns to keep, with their values, public facts, such as 'sex=f,m;site=a,b': 'dpfc evaluate --subgroups sex' "
+        "shows figures of each value. A record with another value is in none.",
         WHAT,
-        metavar="'COLUMN=VALUE,VALUE;…'",
+        metavar="COLUMNS",
     )
     population: str | None = option(
         "Whose records these are. Nobody may be in two populations. A set without a name counts in all of them.",

@@ -81,6 +81,18 @@ def test_without_noise_they_are_the_areas_and_the_rates_of_the_records(m: int, k
     assert balanced.value == pytest.approx(np.mean([each or 0 for each in parts]))
     if m == 2:
         first, second = ranks
+        # The first is said where it has 0.9 itself.
+        low = cells[:, 0] < CELLS - math.ceil(cut)
+        assert first.sensitivity is not None
+        assert first.sensitivity.value == pytest.approx(low[~sets[:, 0]].mean())
+        ranks, _, balanced, _ = ranks_of(answer_of(cells, sets, facts), 1.0, DEPTH, facts, names, 0.5)
+        first, second = ranks
+        assert balanced is not None
+        assert second.sensitivity is not None
+        assert second.specificity is not None
+        assert balanced.noise == pytest.approx(
+            math.hypot(second.sensitivity.noise or 0, second.specificity.noise or 0) / 2
+        )
         assert (first.auroc, first.sensitivity, first.specificity) == (
             second.auroc,
             second.specificity,
