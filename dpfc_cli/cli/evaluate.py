@@ -178,12 +178,16 @@ def _features(own: str, charged: bool) -> "FeatureSet":
 
 def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Value]) -> None:
     """UserError for options that do not go together."""
-    idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
+    usual = {"delta": None, "by": None, "purpose": None, "figures": "accuracy"}
+    idle = next((name for name, value in usual.items() if asked[name] != value), None)
     if epsilon is None and idle is not None:
         raise conflict(
             f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing.",
             f"Give {parameter('epsilon')}, or leave it out.",
         )
+    if asked["subgroups"] is not None and len(heads) > 1:
+        what = f"{parameter('subgroups')} is for one head at a time."
+        raise conflict(what, "Evaluate the heads one by one, or name one.")
     if epsilon is not None and len(heads) > 1:
         what = f"{parameter('epsilon')} is spent on one head at a time: each evaluation costs it anew."
         raise conflict(what, "Evaluate the heads one by one, or name one.")

@@ -237,6 +237,10 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_charged_or_drawn(
     lines = {
         "--csv --markdown": "conflict as_json",
         "--by me": "conflict by",
+        "--figures both": "conflict figures",
+        "--threshold 1": "bad-value threshold",
+        "--subgroups sex": "missing subgroups",
+        f"{' '.join(three)} --subgroups sex": "conflict subgroups",
         "--plot a.jpg": "bad-value plot a.jpg",
         "--plot a.txt --split train": "conflict plot",
         "--plot a.txt --epsilon 1": "conflict epsilon",
