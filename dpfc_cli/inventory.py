@@ -65,7 +65,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
     sets: list[ListedSet] = []
     unreadable: list[tuple[str, str]] = []
     cards: dict[Path, Card] = {}
-    failed, figures = None, dict[str, list[Figures]]()
+    failed, figures = None, dict[str, dict[str, Figures]]()
     for path in sorted(heads.glob("*.safetensors")):
         try:
             cards[path] = Head.load(path).card
@@ -86,8 +86,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
         try:
             book = read(place)
             for each in book.released.values():
-                figures.setdefault(each.head_sha256, [])
-                figures[each.head_sha256] += [each] if each not in figures[each.head_sha256] else []
+                figures.setdefault(each.head_sha256, {})[each.charge] = each
             known_set(book, known)
         except UserError as error:
             # A ledger that only lacks the set could be read.
@@ -95,7 +94,8 @@ def inventory(features: Path, heads: Path) -> Inventory:
             book = None
             unreadable.append((str(error.fields.get("path", place)), _what(error)))
         sets.append(_listed(known, book, cards.items()))
-    released = {path: figures[digest] for path in cards if figures and (digest := sha256_of(path)) in figures}
+    digests = {path: sha256_of(path) for path in cards} if figures else {}
+    released = {path: tuple(figures[digest].values()) for path, digest in digests.items() if digest in figures}
     return Inventory(
         sets=tuple(sets), heads=cards, released=released, unreadable=tuple(dict.fromkeys(unreadable)), failed=failed
     )

@@ -119,6 +119,12 @@ def area(value: float | None, ends: tuple[float, float], n: int) -> tuple[str, s
     return said, f"{float(low) / 100:.{decimals}f}–{float(high) / 100:.{decimals}f}"
 
 
+def area_with_interval(value: float | None, ends: tuple[float, float], n: int) -> str:
+    """`area` in a sentence."""
+    shown, between = area(value, ends, n)
+    return f"{shown} (95 % interval {between})"
+
+
 def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int) -> str:
     """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'."""
     shown, between = accuracy(fraction, ends, n)

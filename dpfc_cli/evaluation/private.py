@@ -70,7 +70,7 @@ from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.standings import Standings, depth_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.records.figures import Figures, Measured, ReleasedClass, ReleasedSubgroup
-from dpfc_cli.rounding import area, cost, interval, with_interval
+from dpfc_cli.rounding import area, area_with_interval, cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of
@@ -95,7 +95,7 @@ class PrivateEvaluation(Told, Figures):
         if self.tells_accuracy:
             found["top-1"] = f"{with_interval(self.top1, self.interval, self.n)}, with noise"
         if self.auroc is not None:
-            found["AUROC"] = f"{area(self.auroc.value, self.auroc.interval, self.n)}, with noise"
+            found["AUROC"] = f"{area_with_interval(self.auroc.value, self.auroc.interval, self.n)}, with noise"
         return {"split": printable(self.split), **found, "cost": paid, **self.spent.told()}
 
     @property

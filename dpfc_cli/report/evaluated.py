@@ -188,7 +188,11 @@ def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Blo
     if (balanced := figures.balanced_accuracy) is not None:
         found.append(("balanced accuracy", balanced.value, balanced.interval))
     rows = [(name, rounding.with_interval(value, ends, n)) for name, value, ends in found if ends is not None]
-    rows += [] if figures.auroc is None else [("AUROC, mean of classes", area(figures.auroc, n))]
+    rows += (
+        []
+        if figures.auroc is None
+        else [("AUROC, mean of classes", rounding.area_with_interval(figures.auroc.value, figures.auroc.interval, n))]
+    )
     rows.append((f"{unit}s, about", f"{n:,}"))
     rows.append(("this cost", f"{rounding.cost(figures.epsilon, figures.delta)} for one {unit} of that split"))
     blocks: list[Block] = [Rows([*rows, *more])]
@@ -229,7 +233,9 @@ def figures_rows(result: "Evaluation") -> list[tuple[str, str]]:
     if (found := result.balanced_accuracy) is not None:
         rows.append(("balanced accuracy", rounding.with_interval(found.value, found.interval, result.n)))
     if result.auroc is not None:
-        rows.append(("AUROC, mean of classes", area(result.auroc, result.n)))
+        rows.append(
+            ("AUROC, mean of classes", rounding.area_with_interval(result.auroc.value, result.auroc.interval, result.n))
+        )
     if result.chance is not None:
         largest = max(result.per_class, key=lambda each: each.n)
         always = rounding.percentage(largest.n / result.n, result.n)
@@ -270,7 +276,16 @@ def subgroups(found: "Mapping[str, Evaluation | ReleasedSubgroup]", counted_as: 
     rows = []
     for value, each in found.items():
         top1 = "–" if each.top1 is None else rounding.with_interval(each.top1, each.interval, each.n)
-        rows.append((value, f"{each.n:,}", top1, "–" if each.auroc is None else area(each.auroc, each.n)))
+        rows.append(
+            (
+                value,
+                f"{each.n:,}",
+                top1,
+                "–"
+                if each.auroc is None
+                else rounding.area_with_interval(each.auroc.value, each.auroc.interval, each.n),
+            )
+        )
     return Table(("subgroup", counted_as, "top-1", "AUROC, mean of classes"), rows, title="Each subgroup")
 
 
@@ -288,12 +303,6 @@ def _against_the_rest(found: Sequence[tuple[str, int, int, Shown, Shown, Shown]]
     kept = [i for i in range(4) if i in (0, 3) or any(row[i] != "–" for row in rows)]
     columns, *shown = ([row[i] for i in kept] for row in (("class", "sensitivity", "specificity", "AUROC"), *rows))
     return Table(columns, shown, title=f"Each class against the rest{at} (95 % intervals)")
-
-
-def area(found: Measure | Measured, n: int) -> str:
-    """An AUROC in a sentence."""
-    shown, between = rounding.area(found.value, found.interval, n)
-    return f"{shown} (95 % interval {between})"
 
 
 def _by_class(

@@ -325,6 +325,7 @@ def test_with_little_noise_the_areas_are_those_of_an_exact_evaluation(
     found = evaluate_privately(head, features, epsilon=100.0, figures="auroc", threshold=threshold)
     assert (found.top1, found.interval, found.per_class, found.threshold) == (None, (0, 1), None, threshold)
     assert abs(found.n - exact.n) <= 1
+    assert found.told()["AUROC"].startswith("0.")
     pairs = [(found.auroc, exact.auroc), (found.balanced_accuracy, exact.balanced_accuracy if threshold else None)]
     for mine, other in zip(found.ranks or (), exact.per_class, strict=True):
         assert (mine.name, abs(mine.n - other.n) <= 2) == (other.name, True)
