@@ -65,6 +65,11 @@ def document(
     if figures is not None:
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)
         evaluated = Section("How good it is", _evaluated(figures, card.features.split, own is not None))
+    elif own is None and (known := holder.kept(card, digest)):
+        figures = known[-1]
+        findings.append(_COMPARED)
+        blocks = [block for each in reversed(known) for block in _evaluated(each, card.features.split, True)]
+        evaluated = Section("How good it is", blocks)
     claim, *more, limits = said.sections
     sections = [
         Section("In short", [*claim.blocks, Rows(_short(head, own, signed))], internal=own is not None),

@@ -2,6 +2,7 @@
 records may: the ledger, the caps, and exact figures on the test split.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.reading import readable
+from dpfc_cli.records.card import Card
 from dpfc_cli.records.figures import Figures, Output, digest_of
 from dpfc_cli.records.findings import Finding, refused
 from dpfc_cli.report import account as accounts
@@ -104,6 +106,16 @@ def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Bl
     words = Words("These figures are exact. They protect no record of the test split. If it is private, keep them.")
     plain = replace(found, confusions=None, calibration=None)
     return [words, *evaluated.warned(found.warnings), *evaluated.exact(plain, features)]
+
+
+def kept(card: Card, digest: str) -> list[Figures]:
+    """What evaluations have released of the head with this SHA-256, as the ledger here has kept it; nothing if there is
+    none.
+    """
+    features = set_at(card.features.name)
+    with suppress(UserError):
+        return [] if features is None else read(ledger_path(features.folder)).released_of(digest)
+    return []
 
 
 def released_in(path: Path, digest: str) -> Figures:

@@ -167,16 +167,21 @@ def test_a_page_draws_the_curve_with_its_figures_and_runs_and_loads_nothing(ward
 
 
 def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: Path) -> None:
-    here = dpfc.write_report("second", tmp_path / "here.html").read_bytes()
+    """Nothing was released of it. Of the other head the ledger here has figures, which anybody may read."""
+    here = dpfc.write_report("first", tmp_path / "here.html").read_bytes()
     (tmp_path / "away").mkdir()
-    shutil.copy(ward.second, tmp_path / "away")
+    shutil.copy(ward.first, tmp_path / "away")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path / "away")
-        away = dpfc.write_report(Path("second.safetensors"), "away.html").read_bytes()
+        away = dpfc.write_report(Path("first.safetensors"), "away.html").read_bytes()
         assert here == away
         with refuses("missing", parameter="ledger"):
-            dpfc.write_report(Path("second.safetensors"), "internal.html", internal=True)
+            dpfc.write_report(Path("first.safetensors"), "internal.html", internal=True)
         assert not Path("internal.html").exists()
+    kept = json.loads(Path("released.json").read_text())["figures"]["charge"]
+    assert dpfc.spent(dpfc.open_features("clinic")).charges[-1].id == kept
+    assert document(Head.load(ward.second)).sections != document(Head.load(ward.first)).sections
+    assert "released" in markdown(document(Head.load(ward.second)))
 
 
 def test_intervals_of_a_set_that_knows_persons_are_said_to_be_for_persons(ward: Ward) -> None:
