@@ -22,7 +22,6 @@ MOST_NULL = 0.05
 MOST_LISTED = 100_000
 """The most records that are remembered. A longer list helps nobody, and it would take memory."""
 ABSENT = "there is no such file"
-"""Why a picture cannot be used that a table names."""
 REFUSED = ".refused.txt"
 """How the name of a file ends that lies beside a set which could not be made: broken records, or what is secret in a
 refusal."""

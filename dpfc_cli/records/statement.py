@@ -19,33 +19,18 @@ from dpfc_cli.show.document import Curve, Document, Points, Rows, Section, Table
 from dpfc_cli.structs import Json
 
 _SEVERAL = {
-    "record": (
-        "several pictures of one person",
-        "Whoever makes the feature set says which are of one person (--group-by). Here each record counts alone.",
-    ),
-    "person": (
-        "several persons together",
-        "Whoever approves: a family is not protected as one. Somebody with two names counts as two.",
-    ),
+    "record": ("several pictures of one person", "Whoever makes the set: say which are of one person (--group-by)."),
+    "person": ("several persons", "Whoever approves: a family is not protected as one; who has two names is two."),
 }
 NOT_COVERED = (
-    (
-        "the test split",
-        "Whoever evaluates: its figures are private only if they were released with an epsilon (evaluate --epsilon).",
-    ),
-    (
-        "other classifiers from the same people",
-        "Whoever approves: add them up, those too among which this one was chosen. Ask for the ledger's total.",
-    ),
+    ("the test split", "Whoever evaluates: its figures are private only if they were released (evaluate --epsilon)."),
+    ("other classifiers from the same people", "Whoever approves: add them up. Ask for the ledger's total."),
     (
         "what the backbone has seen",
         "Whoever chose it, the network that computes the features, or a scaler: if it was made from these pictures, or "
         "from others of the same people, this epsilon does not hold.",
     ),
-    (
-        "that the set could be made",
-        "Whoever made it: all records could be read, or at most the allowed share (usually 5 %) could not.",
-    ),
+    ("that the set could be made", "Whoever made it: all records but a share (usually 5 % at most) could be read."),
     ("running time, progress, memory", "Whoever operates the machine: let nobody else watch a training."),
     ("pictures, features and ledger", "Whoever keeps them: they are private. Hand out the head alone."),
 )
@@ -107,7 +92,7 @@ def document(
     given. named: the head's file. more: facts that the card does not have.
     """
     values = {"head": named, "sha256": sha256, "epsilon": card.epsilon, "delta": card.delta, "card": card.values()}
-    values["means"] = meaning(card, groups)
+    values |= {"means": meaning(card, groups), "not_covered": dict(uncovered(card)), "schema": "dpfc/statement/1"}
     means = _means(card, groups)
     # Where persons are protected, several of them are no matter of the first screen.
     last = means[1:] if card.unit == "person" else []
@@ -144,14 +129,8 @@ def promised(card: Card, more: Sequence[tuple[str, str]]) -> list[Section]:
     against = delta_said(card.guarantee.delta, card.facts.n, card.unit)
     variant = f"mu = {rounded_up(card.guarantee.mu, 4)} in Gaussian differential privacy, from which epsilon follows"
     variant = f"approximate differential privacy{'' if card.sampled else f'; {variant}'}"
-    rows = [
-        *more,
-        ("variant", variant),
-        ("delta", against),
-        ("compared", _adjacency(card)),
-        ("accounting", accounting),
-        ("sampler", said),
-    ]
+    rows = [*more, ("variant", variant), ("delta", against), ("compared", _adjacency(card))]
+    rows += [("accounting", accounting), ("sampler", said)]
     return [Section("What is promised", [Rows(rows), Words(words), drawn, table], full=True)]
 
 
@@ -202,12 +181,16 @@ def released(of: Claimed) -> list[Section]:
 
 def others(card: Card) -> Section:
     """What the claim says nothing of."""
-    missing = [("anything", "Whoever has it: this head has no guarantee. Keep it as you keep the records.")]
-    if card.private:
-        missing = [_SEVERAL[card.unit], *NOT_COVERED]
-        missing += [("not proved", f"{said}.") for part in card.known.values() for said in part.unproved]
-    rows = [Rows(missing), Rows([("other heads", _others(card))])]
+    rows = [Rows(uncovered(card)), Rows([("other heads", _others(card))])]
     return Section("What is not covered, and who must act", rows, full=True)
+
+
+def uncovered(card: Card) -> Said:
+    """What no guarantee covers, and who must act."""
+    if not card.private:
+        return [("anything", "Whoever has it: this head has no guarantee. Keep it as you keep the records.")]
+    proved = [("not proved", f"{said}.") for part in card.known.values() for said in part.unproved]
+    return [_SEVERAL[card.unit], *NOT_COVERED, *proved]
 
 
 def meaning(of: Claimed, groups: Sequence[int] = GROUPS) -> dict[str, Json] | None:

@@ -108,14 +108,12 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
 
 def _splits(account: Account, delta: float) -> str:
     """What is borne where charges on one split of a set do not add to those on another."""
-    found = {each.split: [of for of in account.private if of.split == each.split] for each in account.private}
-    spent = [(split, replace(account, charges=tuple(of)).epsilon(delta)) for split, of in found.items()]
-    bears = " or ".join(f"epsilon = {rounding.epsilon(each)} ({split})" for split, each in spent)
-    bears = bears if len({each.set for each in account.private}) == 1 else "what was spent on one split"
-    unit = account.unit
-    return (
-        f"The {unit}s of the splits are different. So each {unit} bears {bears}, never both. The total has the larger."
-    )
+    bears, unit = "what was spent on one split", account.unit
+    if len({each.set for each in account.private}) == 1:
+        of = {each.split: [of for of in account.private if of.split == each.split] for each in account.private}
+        spent = {split: replace(account, charges=tuple(found)).epsilon(delta) for split, found in of.items()}
+        bears = " or ".join(f"epsilon = {rounding.epsilon(each)} ({split})" for split, each in spent.items())
+    return f"The {unit}s of the splits are different. So each bears {bears}, never both. The total has the larger."
 
 
 def _charges_before(cap: Cap, account: Account, ledger: Ledger) -> int:

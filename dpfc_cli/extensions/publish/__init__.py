@@ -8,11 +8,10 @@ its shared report as the model card.
 - A *shared* one is for whoever gets the head. It is a function of the head's file, and of figures that were released
   with noise, if there are any. So it says nothing of the records that the head does not say. This is the default.
 - One for an *auditor* also has what `holder` adds of the ledger: all trainings, who did them and why, other feature
-  sets that share records, and the caps. None of its figures is an exact one of records.
-- An *internal* one is for whoever holds the records. It also has exact figures on the test split. They are facts about
-  records, and no noise protects them.
+  sets that share records, and the caps.
+- An *internal* one is for whoever holds the records. It also has exact figures on the test split.
 
-The document says at its top for whom it is, and on each printed page. Sections that are not for everybody are marked.
+A document says at its top, and on each printed page, for whom it is. Sections that are not for everybody are marked.
 
 The digest of the source's listing is in neither of them.
 

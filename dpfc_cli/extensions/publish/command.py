@@ -24,11 +24,8 @@ def report(head: Annotated[Path | None, NEWEST] = None, **asked: Value) -> None:
     path = write_report(head_or_newest(head), **asked)
     digest = sha256_of(path)
     values = {"report": str(path), "kind": asked["kind"], "sha256": digest}
-    display.facts(
-        f"Report {path}",
-        [("kind", WHOM[asked["kind"]]), ("SHA-256 of this report", digest)],
-        values,
-    )
+    rows = [("kind", WHOM[asked["kind"]]), ("SHA-256 of this report", digest)]
+    display.facts(f"Report {path}", rows, values)
 
 
 @command(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
 from dpfc_cli.extensions.publish import evidence, holder
+from dpfc_cli.extensions.publish.registry import entry
 from dpfc_cli.extensions.publish.request import Kind, Reporting
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
@@ -17,7 +18,6 @@ from dpfc_cli.records.card import Card, Grouped
 from dpfc_cli.records.figures import Figures
 from dpfc_cli.records.findings import Finding
 from dpfc_cli.report.evaluated import released
-from dpfc_cli.rounding import epsilon
 from dpfc_cli.show.document import Block, Code, Document, Points, Rows, Section, Table, Words
 from dpfc_cli.structs import Json
 from dpfc_cli.verification import of_signature
@@ -33,12 +33,8 @@ MOST_NAMED = 200
 STRONG, REASONABLE = 1, 10
 """The largest ε that the guide calls so (docs/choosing.md, "What others use")."""
 _FIELDS = (
-    *("Purpose, and legal basis", "How the records were collected", "Who has access to records, features and ledger"),
-    *(
-        "Until when they are kept",
-        "Who may use the head, and who can withdraw it",
-        "For whom it may be worse, and how known",
-    ),
+    *("Purpose, and legal basis", "How the records were collected", "Who has access to records, features, ledger"),
+    *("Until when they are kept", "Who may use the head or withdraw it", "For whom it is worse, and how known"),
 )
 _ROLES = ("Controller", "Trained by", "Checked by", "Independent review", "Approved by")
 _PLACES = (
@@ -81,8 +77,7 @@ def document(
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)
         evaluated = Section("How good it is", _evaluated(figures, card.features.split, own is not None))
     claim, *more, limits = said.sections
-    audit = None if wanted.audit is None else Path(wanted.audit)
-    asked = [Words("What to ask for:"), Points(_to_ask(card, own, signed, figures, audit))]
+    asked = [Words("What to ask for:"), Points(_to_ask(card, own, signed, wanted))]
     sections = [
         Section("Verdict", [*claim.blocks, Rows(_short(head, own, signed)), *asked], internal=not shared),
         replace(limits, full=False),
@@ -90,14 +85,16 @@ def document(
         *more,
         *(() if own is None else own.ledger),
         evaluated,
-        *([Section("Trust and evidence", [Rows(evidence.rows(card, audit))])] if card.private else []),
+        *([Section("Trust and evidence", [Rows(evidence.rows(card, wanted.audit))])] if card.private else []),
         Section("How to use it", _used(head, name)),
         Section("What was checked", _checked(findings, unproved), internal=not shared),
         Section("Appendix: backbone and digests", [Rows(_digests(card, own))], internal=not shared),
         *([] if model_card else [Section("To be filled in and signed", _PLACES)]),
     ]
+    facts = Document(title="", sections=sections).facts
     return Document(
         title=f"Report on the head {name}",
+        values={"registry": entry(card, name, facts)} if card.private else {},
         kind=WHOM[wanted.kind],
         notice=_notice(card, wanted.kind),
         header={} if own is not None else _header(card, name, license, figures),
@@ -136,25 +133,23 @@ def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> li
         *_strength(card),
         ("confirmed by", verdict if own is None else own.verdict.removeprefix("confirmed by ")),
         ("signed by", signed.by if signed else "not checked"),
-        *([("spent in total", _total(card))] if own is None else own.short),
+        *(_total(card) if own is None else own.short),
         ("trained on", f"{card.facts.n:,} {unit} of '{card.features.name}'"),
         ("what it is", made_of),
     ]
 
 
-def _total(card: Card) -> str:
+def _total(card: Card) -> list[tuple[str, str]]:
     """What the card says of all trainings of its ledger."""
-    known = card.ledger
-    if known is None or not card.private:
-        return "not known: the head names no ledger, or claims nothing"
-    spent = "more than can be stated" if known.epsilon is None else f"epsilon = {epsilon(known.epsilon)}"
-    least, count = "at least " * known.adopted, counted(known.count, "training")
-    return f"{least}{spent} for one {known.unit}, by {count} up to {card.date[:10]}, as the head says"
+    if (known := card.ledger) is None or not card.private:
+        return []
+    spent = f"{'at least ' * known.adopted}epsilon = {statement.figure(known.epsilon)} for one {known.unit}"
+    return [
+        ("spent in total", f"{spent}, by {counted(known.count, 'training')} up to {card.date[:10]}, as the head says")
+    ]
 
 
-def _to_ask(
-    card: Card, own: "holder.Holder | None", signed: Signed | None, figures: Figures | None, audit: Path | None
-) -> list[str]:
+def _to_ask(card: Card, own: "holder.Holder | None", signed: Signed | None, wanted: Reporting) -> list[str]:
     """What whoever approves still has to ask for."""
     if not card.private:
         return ["why it has no guarantee, and who may have it"]
@@ -165,8 +160,8 @@ def _to_ask(
         "the total of the trainings among which this one was chosen": own is None and card.ledger is not None,
         "on which pictures the backbone was trained": True,
         "why the public start is public": card.public_head is not None,
-        "figures that were released with noise, and for which groups it is worse": figures is None,
-        "an audit of this method ('dpfc audit --json')": audit is None,
+        "figures that were released with noise, and for which groups it is worse": wanted.evaluation is None,
+        "an audit of this method ('dpfc audit --json')": wanted.audit is None,
     }
     return [each for each, holds in asked.items() if holds]
 
@@ -195,7 +190,7 @@ def _public(head: Head) -> list[tuple[str, str]]:
     rows = [
         ("feature set", f"'{features.name}', its {features.split} split; dimensions: {head.dim:,}"),
         (f"number of {card.unit}s", f"{facts.n:,}" + (f", with {facts.records:,} records" if facts.records else "")),
-        ("labels per record; classes", f"{facts.k}; {facts.m:,}"),
+        ("labels per record", f"{facts.k}, of {counted(facts.m, 'class')}"),
     ]
     if features.hold_out:
         held = "persons" if card.unit == "person" else "training pictures"
