@@ -19,12 +19,12 @@ def one_of(*names: str) -> dict[str, Any]:
     return {"type": "string", "enum": list(names)}
 
 
-def thing(required: str = "", **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "required": required.split(), "properties": properties}
+def thing(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "required": [*required], "properties": properties}
 
 
 FIGURES = thing(epsilon={"type": "number"}, delta={"type": ["number", "string"]}, rho={"type": "number"})
-BASIC = "name data_curators description intended_use data_product_type data_product_region publication_date"
+TEXTS = ("name", "intended_use", "data_product_region", "description")
 PRODUCTS = (
     "Summary statistics",
     "Machine learning model",
@@ -37,15 +37,15 @@ SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Fin
 VARIANTS = ("Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom")
 STATES = ("Converted", "Draft", "Pending", "Changes Required", "Approved")
 SCHEMA = thing(
-    "url_slug status tier deployment",
+    *("url_slug", "status", "tier", "deployment"),
     url_slug=TEXT,
     status=one_of(*STATES, "Approved (Update Requested)", "Approved (Pending)"),
     tier={"type": "integer", "enum": [1, 2, 3]},
     deployment=thing(
         "basic",
         basic=thing(
-            BASIC,
-            **dict.fromkeys(("name", "intended_use", "data_product_region", "description"), TEXT),
+            *(*TEXTS, "data_curators", "data_product_type", "publication_date"),
+            **dict.fromkeys(TEXTS, TEXT),
             data_curators=NAMES,
             data_product_type=one_of(*PRODUCTS),
             publication_date={"type": "string", "format": "date"},
