@@ -264,7 +264,7 @@ def test_an_audit_is_told_where_it_is_of_such_trainings_and_refuted_nothing(ward
         path.write_text(json.dumps(audited(head, **{name: value})))
         with refuses("conflict", parameter="audit"):
             document(head, audit=path)
-    for text in ("{}", json.dumps(audited(head, confidence="much")), "no JSON"):
+    for text in ("{}", json.dumps(audited(head, sampling_rate="much")), "no JSON"):
         path.write_text(text)
         with refuses("damaged", parameter="audit"):
             document(head, audit=path)
