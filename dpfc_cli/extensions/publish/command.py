@@ -12,7 +12,7 @@ from dpfc_cli.options import Value
 
 @command("report", Reporting, panel="For others", when_stopped="No report was written.")
 def report(head: Annotated[Path | None, NEWEST] = None, **asked: Value) -> None:
-    """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.
+    """Write a report on a head: a verdict, what is not covered and who must act, the guarantee as a curve, evidence.
 
     To read it takes no network and no script. It prints on A4. The same files give the same report, to the last byte.
     What only auditors, or the holder of the records, may read is in other kinds of it (--kind), which say so.

@@ -33,11 +33,11 @@ class Reporting(Options):
         default="shared",
     )
     features: Path | str | None = option(
-        "For another kind than shared: the feature set, by path or name. Default: that of the training.",
+        "Not for shared: the feature set, by path or name. Default: that of the training.",
         metavar="SET",
     )
-    ledger: Path | str | None = option(f"Likewise: {LEDGER[0].lower()}{LEDGER[1:]}", metavar="FILE")
-    not_before: str | None = option(f"Likewise: {NOT_BEFORE[0].lower()}{NOT_BEFORE[1:]}", metavar="DATE")
+    ledger: Path | str | None = option(f"Not for shared: {LEDGER[0].lower()}{LEDGER[1:]}", metavar="FILE")
+    not_before: str | None = option(f"Not for shared: {NOT_BEFORE[0].lower()}{NOT_BEFORE[1:]}", metavar="DATE")
     audit: Path | str | None = option("What 'dpfc audit --json' printed of this method.", metavar="FILE")
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
     public_key: Path | str | None = option(SIGNER, metavar="FILE")
