@@ -145,7 +145,7 @@ def _total(card: Card) -> list[tuple[str, str]]:
         return []
     spent = f"{'at least ' * known.adopted}epsilon = {statement.figure(known.epsilon)} for one {known.unit}"
     return [
-        ("spent in total", f"{spent}, by {counted(known.count, 'training')} up to {card.date[:10]}, as the head says")
+        ("spent in total", f"{spent}, by {counted(known.count, 'charge')} up to {card.date[:10]}, as the head says")
     ]
 
 

@@ -230,7 +230,7 @@ def test_auditors_get_the_ledger_and_no_exact_figure(ward: Ward) -> None:
 
 
 def test_a_report_begins_with_a_verdict_and_then_what_is_not_covered(ward: Ward) -> None:
-    for kind, total in (("shared", r"epsilon = 2\.\d+ .*2 trainings"), ("auditor", r"epsilon = 2\.\d+ .*as of 20")):
+    for kind, total in (("shared", r"epsilon = 2\.\d+ .*2 charges"), ("auditor", r"epsilon = 2\.\d+ .*as of 20")):
         report = document(Head.load(ward.second), kind=kind)
         first, second = report.sections[:2]
         facts = Document(title="", sections=[first]).facts
