@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
+from dpfc_cli.annotations.broken import ABSENT
 from dpfc_cli.annotations.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.annotations.groups import Rule, key_of
 from dpfc_cli.annotations.metadata import (
@@ -160,7 +161,7 @@ def _opened(request: Request) -> ImageSet:
             entries=[entry for _, entry in part.found],
             persons=persons,
             subgroups=values,
-            unusable={i: "there is no such file" for i, (_, entry) in enumerate(part.found) if entry.size == MISSING},
+            unusable={i: ABSENT for i, (_, entry) in enumerate(part.found) if entry.size == MISSING},
         )
     also = () if tabled else classes
     found = image_set("imagefolder", listed, request, also=also, remarks=(*remarks, *left_out(skipped)))

@@ -28,7 +28,6 @@ CAPPED = (
     "raised later, what counts is the highest one that might have been set."
 )
 SQUARES = "Several epsilon add up in squares, roughly: 1 and 1 make 1.5."
-SPLITS = "The splits of a set have other records: only that counts on which most was spent."
 NEWEST = 3
 """Charges in a short rendering."""
 
@@ -125,9 +124,19 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     return [
         Rows(rows, title=f"Spent on {said}, as of {ledger.as_of}"),
         *([Words(SQUARES)] if len(account.private) > 1 or (account.private and binding) else []),
-        *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
+        *([Words(_splits(account, delta))] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
     ]
+
+
+def _splits(account: Account, delta: float) -> str:
+    """What is borne where charges on one split of a set do not add to those on another."""
+    bears, unit = "what was spent on one split", account.unit
+    if len({each.set for each in account.private}) == 1:
+        of = {each.split: [of for of in account.private if of.split == each.split] for each in account.private}
+        spent = {split: replace(account, charges=tuple(found)).epsilon(delta) for split, found in of.items()}
+        bears = " or ".join(f"epsilon = {rounding.epsilon(each)} ({split})" for split, each in spent.items())
+    return f"The {unit}s of the splits are different. So each bears {bears}, never both. The total has the larger."
 
 
 def _charges_before(cap: Cap, account: Account, ledger: Ledger) -> int:
