@@ -146,12 +146,18 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 HOOKS = {
     "public_features": f"{PRIVATE} --public-features known --steps 2 --json",
     "public_head": "train --features persons --epsilon 1 --public-head vectors.safetensors --steps 2 --json",
+    "unlabelled": f"{PRIVATE} --method dp-whitened --unlabelled known --steps 2 --json",
     "tune_on": f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",
 }
 """What packages add to trainings, by its option."""
 SCENARIOS |= {name: (line,) for name, line in HOOKS.items() if name in points.added("dpfc.hooks")}
 if "tune_on" in points.added("dpfc.hooks"):
     SCENARIOS["refusals of a hook"] = (f"{PRIVATE} --tune-on several",)
+if "adapt" in points.added("dpfc.predictions"):
+    SCENARIOS["predictions that adapt a head"] = (
+        f"{PRIVATE} --method dp-whitened --steps 2 --out judged",
+        "predict judged.safetensors known --adapt",
+    )
 if "import" in points.added("dpfc.commands"):
     SCENARIOS |= {
         "an import": (
@@ -285,6 +291,10 @@ CARD = {
     "public_features.rows": "of public records",
     "public_features.fingerprint": "as that of the features",
     "public_features.backbone.name": "the backbone's",
+    "unlabelled.name": "the name of a folder",
+    "unlabelled.rows": "of public records",
+    "unlabelled.fingerprint": "as that of the features",
+    "unlabelled.backbone.name": "the backbone's",
     "public_head.name": "the name of a file",
     "public_head.sha256": "of public class vectors",
     "public_head.classes": "of public class vectors",

@@ -1,0 +1,112 @@
+"""`predict --adapt` and `train --unlabelled`, by their Python functions and as commands."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpfc_cli as dpfc
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.structs import encoded
+from tests.support import blobs, feature_set, refuses
+from tests.training.requests import checked, request
+from tests.training.stopped import Listener
+
+N, D, M = 6000, 16, 20
+CLASSES = tuple(f"class {k}" for k in range(M))
+NOISY = {"method": "dp-whitened", "steps": 12, "seed": 0, "epsilon": 0.05}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[FeatureSet, FeatureSet, np.ndarray]:
+    """Private records, public ones of the same classes, and the labels of these."""
+    folder = tmp_path_factory.mktemp("known")
+    x, y = blobs(2 * N, D, M, seed=7, apart=5.0)
+    for name, rows in (("private", slice(0, N)), ("public", slice(N, 2 * N))):
+        np.savez(folder / f"{name}.npz", train_x=x[rows], train_y=y[rows])
+    sets = [
+        feature_set(folder / f"{name}.npz", folder / "features" / name, classes=CLASSES)
+        for name in ("private", "public")
+    ]
+    return sets[0], sets[1], y[N:]
+
+
+@pytest.fixture
+def head(known: tuple[FeatureSet, FeatureSet, np.ndarray], tmp_path: Path) -> Head:
+    return dpfc.train(known[0], **NOISY, observer=Listener(), out=tmp_path / "noisy").head
+
+
+def right(rows: dpfc.Predictions, labels: np.ndarray) -> float:
+    return float(np.mean([row.best == CLASSES[label] for row, label in zip(rows, labels, strict=True)]))
+
+
+def test_what_is_predicted_makes_a_noisy_head_better_and_its_file_stays(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray], head: Head
+) -> None:
+    assert head.path is not None
+    before = head.path.read_bytes()
+    loaded = Head.load(head.path)
+    x = known[1].arrays("train")[0]
+    plain, adapted = (dpfc.predict(loaded, x, adapt=adapt) for adapt in (False, True))
+    assert right(adapted, known[2]) > right(plain, known[2]) + 0.01
+    assert any("together" in said for said in adapted.remarks)
+    assert not plain.remarks
+    assert [row.probabilities for row in adapted] == [row.probabilities for row in adapted]
+    assert head.path.read_bytes() == before
+
+
+def test_a_record_that_cannot_be_used_has_its_row_and_adapts_nothing(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray], head: Head
+) -> None:
+    x = known[1].arrays("train")[0][:400].copy()
+    clean = [row.probabilities for row in dpfc.predict(head, x, adapt=True)]
+    found = list(dpfc.predict(head, np.vstack([x, np.full((1, D), np.nan)]), adapt=True))
+    assert found[-1].error
+    assert [row.probabilities for row in found[:-1]] == clean
+
+
+def test_heads_that_leave_nothing_to_judge_by_are_refused(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray], tmp_path: Path
+) -> None:
+    other = dpfc.train(known[0], method="dp-ls", seed=0, epsilon=1, observer=Listener(), out=tmp_path / "other").head
+    with refuses("unsupported"):
+        dpfc.predict(other, known[1], adapt=True)
+
+
+def test_a_training_with_public_records_releases_what_it_releases_without_them(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray],
+) -> None:
+    private, public, _ = known
+    told = Listener()
+    plain = checked(private, method="dp-whitened").calibrated
+    informed = checked(private, told, method="dp-whitened", unlabelled=public).calibrated
+    assert (informed.plan, informed.mechanism, informed.guarantee) == (plain.plan, plain.mechanism, plain.guarantee)
+    assert encoded(informed.parts["unlabelled"])["rows"] == N
+    assert ["was imported" in said for said in told.warned] == [True]
+
+
+def test_a_head_of_public_records_says_so_and_is_better(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray], head: Head, tmp_path: Path
+) -> None:
+    private, public, labels = known
+    made = dpfc.train(private, **NOISY, observer=Listener(), unlabelled=public, again=True, out=tmp_path / "made").head
+    x = public.arrays("train")[0]
+    scores = [float(np.mean(each.predict(x) == np.array(CLASSES)[labels])) for each in (head, made)]
+    assert scores[1] > scores[0] + 0.01
+    assert made.path is not None
+    assert encoded(made.card.parts["unlabelled"])["rows"] == N
+    assert "operator asserts that they are public" in str(made.told())
+    with refuses("unsupported"):
+        dpfc.predict(made, public, adapt=True)
+
+
+def test_public_records_that_are_private_or_of_no_use_are_refused(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray],
+) -> None:
+    private, public, _ = known
+    with refuses("private-records", parameter="unlabelled"):
+        checked(private, Listener(), method="dp-whitened", unlabelled=private)
+    with refuses("conflict"):
+        checked(private, Listener(), method="dp-ls", steps=None, unlabelled=public)
+    assert request(private, unlabelled=None).hooks == ()
