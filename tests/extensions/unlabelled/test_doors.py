@@ -96,7 +96,7 @@ def test_a_head_of_public_records_says_so_and_is_better(
     assert scores[1] > scores[0] + 0.01
     assert made.path is not None
     assert encoded(made.card.parts["unlabelled"])["rows"] == N
-    assert "operator asserts that they are public" in str(made.told())
+    assert "operator asserts that they are public" in str(made.statement())
     with refuses("unsupported"):
         dpfc.predict(made, public, adapt=True)
 
