@@ -60,7 +60,7 @@ def test_what_takes_longer_shows_a_bar_in_a_terminal_and_in_a_notebook(
     before, told = stream.getvalue(), list[str]()
     dpfc.evaluate(head, features, progress=None)
     dpfc.evaluate(head, features, progress=lambda stage, *_: told.append(stage))
-    assert (stream.getvalue(), set(told)) == (before, {"Evaluating"})
+    assert (stream.getvalue(), set(told)) == (before, {"Evaluating", "Ranking the records"})
 
 
 def test_what_an_earlier_run_has_done_does_not_shorten_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
