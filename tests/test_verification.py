@@ -221,7 +221,8 @@ def test_each_fact_of_the_card_is_that_of_the_set(shelf: Made) -> None:
         assert shelf.found(shelf.card() | changed)["feature set"] == "contradicts", changed
     wider = shelf.card()
     wider["facts"]["d"] = 7
-    assert shelf.found(wider, weight=np.ones((7, 3), np.float32), chain=(), evidence=None)["feature set"] == "contradicts"
+    arrays = {"weight": np.ones((7, 3), np.float32), "chain": (), "evidence": None}
+    assert shelf.found(wider, **arrays)["feature set"] == "contradicts"
 
 
 def test_a_set_that_cannot_be_read_or_is_not_that_of_the_charge_says_nothing(

@@ -146,7 +146,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 HOOKS = {
     "public_features": f"{PRIVATE} --public-features known --steps 2 --json",
     "public_head": "train --features persons --epsilon 1 --public-head vectors.safetensors --steps 2 --json",
-    "unlabelled": f"{PRIVATE} --method dp-whitened --unlabelled known --steps 2 --json",
+    "unlabelled": f"{PRIVATE} --unlabelled known --steps 2 --json",
     "tune_on": f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",
 }
 """What packages add to trainings, by its option."""
@@ -155,7 +155,7 @@ if "tune_on" in points.added("dpfc.hooks"):
     SCENARIOS["refusals of a hook"] = (f"{PRIVATE} --tune-on several",)
 if "adapt" in points.added("dpfc.predictions"):
     SCENARIOS["predictions that adapt a head"] = (
-        f"{PRIVATE} --method dp-whitened --steps 2 --out judged",
+        f"{PRIVATE} --steps 2 --out judged",
         "predict judged.safetensors known --adapt",
     )
 if "import" in points.added("dpfc.commands"):
@@ -390,6 +390,7 @@ HEAD = {
     "card": "see `CARD`",
     "chain": "steps with norms; a function of options and releases",
     "weight": "a function of releases",
+    **{f"evidence.{name}": "a function of releases" for name in ("whiten", "theta", "points", "gradient", "numbers")},
     "bias": "a function of releases",
     "chain.0": "a function of releases",
 }
