@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.methods import METHODS, method_named, whitened
-from dpfc_cli.methods.whitened import FLOOR, LONGEST, STABLE, levelled, schedule, total_step, whitening
+from dpfc_cli.methods.linear import levelled
+from dpfc_cli.methods.whitened import FLOOR, LONGEST, STABLE, schedule, total_step, whitening
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected

@@ -1,6 +1,7 @@
 """`predict --adapt` and `train --unlabelled`, by their Python functions and as commands."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from tests.support import blobs, feature_set, refuses
 from tests.training.requests import checked, request
 from tests.training.stopped import Listener
 
+train: Any = dpfc.train
+predict: Any = dpfc.predict
+"""They take the options that packages add, which type checkers do not know."""
 N, D, M = 6000, 16, 20
 CLASSES = tuple(f"class {k}" for k in range(M))
-NOISY = {"method": "dp-whitened", "steps": 12, "seed": 0, "epsilon": 0.05}
+NOISY: dict[str, Any] = {"method": "dp-whitened", "steps": 12, "seed": 0, "epsilon": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[FeatureSet, Feature
 
 @pytest.fixture
 def head(known: tuple[FeatureSet, FeatureSet, np.ndarray], tmp_path: Path) -> Head:
-    return dpfc.train(known[0], **NOISY, observer=Listener(), out=tmp_path / "noisy").head
+    made: Head = train(known[0], **NOISY, observer=Listener(), out=tmp_path / "noisy").head
+    return made
 
 
 def right(rows: dpfc.Predictions, labels: np.ndarray) -> float:
@@ -48,7 +53,7 @@ def test_what_is_predicted_makes_a_noisy_head_better_and_its_file_stays(
     before = head.path.read_bytes()
     loaded = Head.load(head.path)
     x = known[1].arrays("train")[0]
-    plain, adapted = (dpfc.predict(loaded, x, adapt=adapt) for adapt in (False, True))
+    plain, adapted = (predict(loaded, x, adapt=adapt) for adapt in (False, True))
     assert right(adapted, known[2]) > right(plain, known[2]) + 0.01
     assert any("together" in said for said in adapted.remarks)
     assert not plain.remarks
@@ -60,8 +65,8 @@ def test_a_record_that_cannot_be_used_has_its_row_and_adapts_nothing(
     known: tuple[FeatureSet, FeatureSet, np.ndarray], head: Head
 ) -> None:
     x = known[1].arrays("train")[0][:400].copy()
-    clean = [row.probabilities for row in dpfc.predict(head, x, adapt=True)]
-    found = list(dpfc.predict(head, np.vstack([x, np.full((1, D), np.nan)]), adapt=True))
+    clean = [row.probabilities for row in predict(head, x, adapt=True)]
+    found = list(predict(head, np.vstack([x, np.full((1, D), np.nan)]), adapt=True))
     assert found[-1].error
     assert [row.probabilities for row in found[:-1]] == clean
 
@@ -69,9 +74,9 @@ def test_a_record_that_cannot_be_used_has_its_row_and_adapts_nothing(
 def test_heads_that_leave_nothing_to_judge_by_are_refused(
     known: tuple[FeatureSet, FeatureSet, np.ndarray], tmp_path: Path
 ) -> None:
-    other = dpfc.train(known[0], method="dp-ls", seed=0, epsilon=1, observer=Listener(), out=tmp_path / "other").head
+    other = train(known[0], method="dp-ls", seed=0, epsilon=1, observer=Listener(), out=tmp_path / "other").head
     with refuses("unsupported"):
-        dpfc.predict(other, known[1], adapt=True)
+        predict(other, known[1], adapt=True)
 
 
 def test_a_training_with_public_records_releases_what_it_releases_without_them(
@@ -90,7 +95,7 @@ def test_a_head_of_public_records_says_so_and_is_better(
     known: tuple[FeatureSet, FeatureSet, np.ndarray], head: Head, tmp_path: Path
 ) -> None:
     private, public, labels = known
-    made = dpfc.train(private, **NOISY, observer=Listener(), unlabelled=public, again=True, out=tmp_path / "made").head
+    made = train(private, **NOISY, observer=Listener(), unlabelled=public, again=True, out=tmp_path / "made").head
     x = public.arrays("train")[0]
     scores = [float(np.mean(each.predict(x) == np.array(CLASSES)[labels])) for each in (head, made)]
     assert scores[1] > scores[0] + 0.01
@@ -98,7 +103,7 @@ def test_a_head_of_public_records_says_so_and_is_better(
     assert encoded(made.card.parts["unlabelled"])["rows"] == N
     assert "operator asserts that they are public" in str(made.statement())
     with refuses("unsupported"):
-        dpfc.predict(made, public, adapt=True)
+        predict(made, public, adapt=True)
 
 
 def test_public_records_that_are_private_or_of_no_use_are_refused(
