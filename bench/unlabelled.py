@@ -1,9 +1,9 @@
 """Measures what records without labels are worth: `python -m bench.unlabelled SET… [--wrong SET] [--out FILE]`.
 
 A line of JSON for each head: its accuracy on the test split in percent, and by how many points it changes if it is
-adapted to: the whole test split, scored itself (`together`); 2,500, 300 or 50 records of one half, scored on the other;
-one half with shares of classes as 1/j; records of another set (`wrong`). Heads are simulated (`bench.simulation`). A line
-that FILE has already is not made again.
+adapted to: the whole test split, scored itself (`together`); 2,500, 300 or 50 records of one half, scored on the
+other; one half with shares of classes as 1/j; records of another set (`wrong`). Heads are simulated
+(`bench.simulation`). A line that FILE has already is not made again.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from bench.simulation import Simulated
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.unlabelled import adapt
-from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import Privacy
 from dpfc_cli.privacy.chain import run
 from dpfc_cli.training.calibrate import calibrate
@@ -41,7 +40,7 @@ def white(head: Solution, x: np.ndarray) -> np.ndarray:
 def tilted(labels: np.ndarray, m: int, random: np.random.Generator) -> np.ndarray:
     """Which of these records have shares of classes as 1/j, in a random order of the classes."""
     shares = 1 / (1 + random.permutation(m))
-    return random.random(len(labels)) < shares[labels]
+    return np.asarray(random.random(len(labels)) < shares[labels])
 
 
 def line(data: Data, epsilon: float, seed: int, wrong: Data | None) -> dict[str, float]:
