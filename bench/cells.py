@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import paper
 from bench.sets import load
 from bench.simulation import Simulated
 from dpfc_cli.extensions.starts.means import unit_rows
@@ -160,11 +161,11 @@ def train(cell: Cell) -> Scorer:
         options = method.defaults(facts, None, cell.given)
         solution = method.solve(NonPrivate(facts, Unprotected(stream)), facts, options)
     else:
-        delta = accounting.default_delta(facts.n)
+        delta = paper.delta_of(facts.n)
         if cell.conversion == "zcdp":
             mu = accounting.zcdp_mu(cell.epsilon, delta)
         else:
-            guarantee = calibrate(method, facts, cell.given, Privacy(epsilon=cell.epsilon)).guarantee
+            guarantee = calibrate(method, facts, cell.given, Privacy(epsilon=cell.epsilon, delta=delta)).guarantee
             assert guarantee is not None
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)

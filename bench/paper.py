@@ -4,6 +4,12 @@ Mehta et al. 2022, Tables 2 (ImageNet-1k), 3 (CIFAR-10) and 4 (CIFAR-100). The c
 non-private column. None as a figure is the paper's '-': at most 20 %.
 """
 
+
+def delta_of(n: int) -> float:
+    """The paper's δ for n records."""
+    return min(1e-5, 1 / n)
+
+
 EPSILONS = (None, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 TABLES: dict[str, dict[tuple[str, int], tuple[float | None, ...]]] = {

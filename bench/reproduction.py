@@ -51,7 +51,7 @@ def grid(cell: Cell) -> list[Cell]:
     """The cell at every point of its method's grid."""
     method, facts = METHODS[cell.method], load(cell.data).facts
     assert cell.epsilon is not None
-    mu = accounting.mu_for(cell.epsilon, accounting.default_delta(facts.n))
+    mu = accounting.mu_for(cell.epsilon, paper.delta_of(facts.n))
     points = (scaled(method, facts, mu, cell.given, point) for point in factors(method, cell.given))
     return [replace(cell, seed=GRID_SEED, options=tuple(point.items())) for point in points]
 

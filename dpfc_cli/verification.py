@@ -1,10 +1,11 @@
 """Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Literal
 
-from dpfc_cli.errors import UserError, missing, parameter, printable, quoted
+from dpfc_cli.errors import UserError, conflict, missing, parameter, printable, quoted
 from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -27,6 +28,10 @@ from dpfc_cli.records.statement import brief
 from dpfc_cli.show.document import Told
 from dpfc_cli.structs import encoded, fields_of
 
+DIGEST = "SHA-256 in the ledger"
+_OTHERS = "other trainings in the ledger"
+_BY = {**dict.fromkeys(("ledger", DIGEST, _OTHERS), "the ledger"), "feature set": "the feature set of its training"}
+"""What contradicts a head, where it is not the head itself."""
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")
 
 
@@ -36,7 +41,8 @@ class Verified(Told):
 
     head: it may contradict itself. sha256: of its file. ledger: the one that was looked into; signature: the one that
     was checked; None where there was none. findings: the checks. unproved: what the file cannot prove, whatever they
-    found. account: what that ledger has of the same people now, if it has the charge.
+    found. account: what that ledger has of the same people, if it has the charge. as_of: when the newest row of that
+    ledger was written, in words.
     """
 
     head: heads.Head
@@ -46,15 +52,39 @@ class Verified(Told):
     findings: tuple[Finding, ...]
     unproved: tuple[str, ...]
     account: Account | None = None
+    as_of: str | None = None
 
     def told(self) -> dict[str, str]:
         unknown = ", ".join(each.what for each in self.findings if each.result == "unknown")
         found = {
             "head": printable(str(self.path)),
+            "verdict": self.verdict,
             **dict(brief(self.card)),
             "contradicts": "; ".join(self.contradictions) or "nothing",
         }
         return {**found, "not checked": unknown or "nothing", "signed by": self.signature.by if self.signature else "–"}
+
+    @property
+    def state(self) -> Literal["contradicted", "confirmed", "signed", "not confirmed"]:
+        """How sure it is that the head is what it says. confirmed: a ledger has its charge and its digest. signed: no
+        ledger has, and whoever was named has signed it. not confirmed: anybody can invent a card that agrees so.
+        """
+        if self.contradictions:
+            return "contradicted"
+        if self.account is not None:
+            return "confirmed"
+        return "not confirmed" if self.signature is None else "signed"
+
+    @property
+    def verdict(self) -> str:
+        """`state` in a line: by what, and until when the ledger knows what was spent."""
+        by = dict.fromkeys(_BY.get(each.what, "itself") for each in self.findings if each.result == "contradicts")
+        return {
+            "contradicted": f"contradicted by {' and '.join(by)}",
+            "confirmed": f"confirmed by the ledger as of {self.as_of}{', and signed' if self.signature else ''}",
+            "signed": "signed, and not confirmed by a ledger",
+            "not confirmed": "not confirmed: agrees only with itself",
+        }[self.state]
 
     @property
     def path(self) -> Path:
@@ -81,14 +111,14 @@ def verify(wanted: Checking) -> Verified:
         The checks and their results. A contradiction is a result, not an error.
 
     Raises:
-        UserError: the file cannot be read as a head, the ledger cannot be read, or the signature is missing or
-            not good.
+        UserError: the file cannot be read as a head, the ledger cannot be read or is older than `not_before`, or the
+            signature is missing or not good.
 
     Examples:
-        >>> found = verify("heads/eps1.safetensors", ledger="features/ledger.sqlite")
-        >>> print(found.contradictions or "nothing contradicts")
+        >>> print(verify("heads/eps1.safetensors", ledger="features/ledger.sqlite").verdict)
 
     """
+    earliest = None if wanted.not_before is None else _day(wanted.not_before)
     path = heads.located(wanted.head)
     with heads.copied(path) as copy:
         # A file that is not what was signed is not even read.
@@ -102,6 +132,8 @@ def verify(wanted: Checking) -> Verified:
         findings.append(Finding(what="date", result="contradicts", why=f"{card.date} is later than today"))
     known = _set_at_hand(card.features.name, wanted.ledger)
     book = _book(card, wanted.ledger, known)
+    if earliest is not None:
+        _check_age(book, earliest)
     findings.append(_of_set(card, book, known))
     of_ledger = _of_ledger(card, digest, book)
     there = None if isinstance(book, str) else book
@@ -115,7 +147,28 @@ def verify(wanted: Checking) -> Verified:
         findings=(*findings, *of_ledger),
         unproved=tuple(unproved(card, named=named, charged=charge is not None)),
         account=there.account_of(charge.set) if there and charge else None,
+        as_of=there.as_of if there and charge else None,
     )
+
+
+def _day(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise UserError(f"{parameter('not_before')} '{text}' is no day.", "Write it as 2026-11-28.") from None
+
+
+def _check_age(book: Ledger | str, earliest: str) -> None:
+    """Refuse a ledger that may be an old copy: what was charged later is in no total of it."""
+    if isinstance(book, str):
+        raise missing(f"No ledger says what was spent until {earliest}: {book}.", f"Name one: {parameter('ledger')}.")
+    if not book.facts or book.newest[:10] < earliest:
+        newest = f"its newest row is of {book.as_of}" if book.facts else "it is empty"
+        raise conflict(
+            f"The ledger {quoted(book.path)} ends before {earliest}: {newest}. It may be an old copy.",
+            "Ask for the newest one. Each training and each cap is a row.",
+            parameter="not_before",
+        )
 
 
 def vouched(path: Path | str) -> heads.Head:
@@ -234,7 +287,7 @@ def _differ(card: Card, charge: Charge) -> list[str]:
 
 
 def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
-    what, last = "SHA-256", book.outcome(charge.id)
+    what, last = DIGEST, book.outcome(charge.id)
     if charge in book.written(digest):
         return Finding(what=what, result="ok", why="the charge ended with this file")
     why = "the ledger names no file of the charge: rows are missing, or dpfc was killed when it had written the head. "
@@ -248,7 +301,7 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
 
 def _of_standing(said: Standing, charge: Charge, book: Ledger) -> Finding:
     """Whether the ledger had the other trainings that the card counts."""
-    what, then = "other trainings in the ledger", charged_standing(book, charge)
+    what, then = _OTHERS, charged_standing(book, charge)
     wrong = [] if same_epsilon(then.epsilon, said.epsilon) else ["epsilon"]
     wrong += [name for name in fields_of(then) if name != "epsilon" and getattr(said, name) != getattr(then, name)]
     if wrong:

@@ -23,7 +23,7 @@ from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.records.findings import BELONGS, CHARGED, NOISE, OWNER, TEXT
-from dpfc_cli.verification import Verified, verify
+from dpfc_cli.verification import DIGEST, Verified, verify
 from tests.hostile import with_card
 from tests.ledger.facts import written
 from tests.signing import key_pair, meanwhile, sign
@@ -100,7 +100,7 @@ def here(shelf: Made, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_head_agrees_with_its_set_and_its_ledger(shelf: Made) -> None:
-    what = ["feature set", "ledger", "SHA-256", OTHERS]
+    what = ["feature set", "ledger", DIGEST, OTHERS]
     for number, path in enumerate(shelf.heads, start=1):
         found = verify(path)
         assert [each.what for each in found.findings if each.result != "ok"] == ["signature"], found.findings
@@ -356,7 +356,7 @@ def test_the_releases_of_the_charge_are_those_of_the_card(shelf: Made) -> None:
 
 
 def test_a_card_names_a_charge_that_the_ledger_has_and_its_own(shelf: Made) -> None:
-    last, every = shelf.book.charges[2].id, {"ledger", "SHA-256", OTHERS}
+    last, every = shelf.book.charges[2].id, {"ledger", DIGEST, OTHERS}
     before = shelf.book.until(last).facts[:-1]
     no_charge = next(fact.id for fact in shelf.book.facts if not isinstance(fact, Charge))
     for named, facts in ((last, before), ("0" * 32, ()), (no_charge, ())):
@@ -378,7 +378,7 @@ def test_the_digest_of_the_charge_is_that_of_the_file(shelf: Made) -> None:
         ([*stopped[:-1], *shelf.facts(3, sha256=shelf.sha256())[-1:]], "contradicts"),
         ([fact for fact in shelf.facts() if getattr(fact, "charge", None) != own], "contradicts"),
     ):
-        assert shelf.found(shelf.card(), *facts)["SHA-256"] == result
+        assert shelf.found(shelf.card(), *facts)[DIGEST] == result
 
 
 # What the card says of other trainings

@@ -12,6 +12,7 @@ from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.options import Option
+from dpfc_cli.privacy.accounting import DEFAULT_DELTA
 
 _BY = Option("Who says so. Default: your account.")
 
@@ -30,7 +31,7 @@ def cap(
         str | None,
         Option("A set of the population, by path or name. Default: the newest.", metavar="SET"),
     ] = None,
-    delta: Annotated[float | None, Option("δ of the cap. Default: min(1e-5, 1/n).")] = None,
+    delta: Annotated[float | None, Option(f"δ of the cap. {DEFAULT_DELTA}")] = None,
     by: Annotated[str | None, _BY] = None,
     note: Annotated[str | None, Option("Why. A cap that is raised or removed needs it.")] = None,
     full: Full = False,

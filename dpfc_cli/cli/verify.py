@@ -11,7 +11,7 @@ from dpfc_cli.cli.typed import NEWEST, head_or_newest
 from dpfc_cli.errors import conflict, counted, missing, parameter
 from dpfc_cli.heads.signature import Checking
 from dpfc_cli.options import Option, Value
-from dpfc_cli.show.document import Rows, page
+from dpfc_cli.show.document import Points, Rows, Words, page
 
 
 @command("statement", panel="Pictures and heads")
@@ -50,7 +50,7 @@ def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **as
     from dpfc_cli.heads.head import shown
     from dpfc_cli.ledger.file import read
     from dpfc_cli.privacy.accounting import default_delta
-    from dpfc_cli.records.findings import refused
+    from dpfc_cli.records.findings import UNPROVED, refused
     from dpfc_cli.records.statement import brief
     from dpfc_cli.report import account as accounts
     from dpfc_cli.report.evaluated import cost_of
@@ -63,26 +63,24 @@ def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **as
     book = None if account is None else read(account.ledger)
     values = {
         **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
-        **cost_of(found.card),
+        **{"state": found.state, "verdict": found.verdict, "as_of": book and book.newest, **cost_of(found.card)},
         "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
         **{"contradictions": wrong, "not checked": unknown, "unproved": found.unproved},
         "checks": [asdict(finding) for finding in found.findings],
         "spent": account and book and accounts.values(account, book, (delta,)),
     }
     rows = [(each.what, f"{each.shown}: {each.why}") for each in found.findings]
-    # Who signed is what a signature is asked for. The title has what was not checked, the error what contradicts.
+    # Who signed is what a signature is asked for. The error has what contradicts.
     plain = [(each.result != "unknown") != (each.what == "signature") for each in found.findings]
     short = [row for row, left_out in zip(rows, plain, strict=True) if not left_out]
     good = sum(each.result == "ok" for each in found.findings)
-    short.append(("ok", f"{good} of {counted(len(rows), 'check')}: --full shows them"))
-    outcome = "Something contradicts" if wrong else "Nothing contradicts"
+    left = f"; not checked: {', '.join(unknown)}" if unknown else ""
+    short.append(("ok", f"{good} of {counted(len(rows), 'check')}: --full shows them{left}"))
     claimed = ("claimed", "; ".join(said for _, said in brief(found.card)))
-    digest, limits = ("SHA-256 of the file", found.sha256), ("cannot be proved", "; ".join(found.unproved))
-    left = f" (not checked: {', '.join(unknown)})" if unknown else ""
-    age = [("newest row", book.newest)] if book else []
-    told = Rows([claimed, *(rows if full else short), digest, *age, limits])
+    first = [("head", shown(found.path)), ("SHA-256 of this head", found.sha256), claimed]
+    told = [Rows([*first, *(rows if full else short)]), Words(UNPROVED), Points(found.unproved)]
     now = accounts.brief(account, book, delta) if account and book else []
-    display.show(page(f"{outcome}{left}: head {shown(found.path)}", told, *now, values=values))
+    display.show(page(found.verdict[0].upper() + found.verdict[1:], *told, *now, values=values))
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")
     if found.account is None and found.signature is None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dpfc_cli.options import Options, option, progress_option, said
+from dpfc_cli.privacy.accounting import DEFAULT_DELTA
 from dpfc_cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class PrivateScoring(Scoring):
     """An evaluation whose figures are noisy, and protect the records."""
 
     epsilon: float = field(metadata=said("ε to spend on the records of the split, 1e-4 to 100.", PRIVATE))
-    delta: float | None = option("δ, with ‹epsilon›. Default: min(1e-5, 1/n).", PRIVATE)
+    delta: float | None = option(f"δ, with ‹epsilon›. {DEFAULT_DELTA}", PRIVATE)
     again: bool = option("Charge the same evaluation again. Without it dpfc asks, or refuses.", PRIVATE, default=False)
     by: str | None = option("With ‹epsilon›: whose evaluation it is, for the ledger. Default: your account.", PRIVATE)
     purpose: str | None = option("With ‹epsilon›: what it is for, for the ledger.", PRIVATE)

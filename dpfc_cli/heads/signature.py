@@ -16,6 +16,7 @@ from dpfc_cli.options import HEAD, Options, option, said
 SUFFIX = ".sig"
 LEDGER = "The ledger that its training was charged to. Default: that of the head's feature set, if it is here."
 """What is said of an option that names it."""
+NOT_BEFORE = "Refuse a ledger whose newest row is of an earlier day: YYYY-MM-DD, in UTC."
 LARGEST = 2**20
 """Bytes of the largest file of a key, of certificates or of a signature."""
 
@@ -55,6 +56,7 @@ class Checking(Signer):
 
     head: Path | str = field(kw_only=False, metadata=said(HEAD, argument=True))
     ledger: Path | str | None = option(LEDGER, metavar="FILE")
+    not_before: str | None = option(NOT_BEFORE, metavar="DATE")
 
 
 def check(copy: Path, head: Path, signer: Signer) -> Signed | None:

@@ -54,7 +54,7 @@ def set_cap(
     Args:
         features: a set of the population; see `dpfc_cli.open_features`.
         epsilon: ε of the cap, 1e-4 to 100. None: there is no cap any more.
-        delta: δ of the cap. Default: min(1e-5, 1/n).
+        delta: δ of the cap. Default: that of a training.
         by: who sets it. Default: the name of the account that runs the program.
         note: why. One that is raised or removed needs it.
 

@@ -178,6 +178,11 @@ class Ledger:
         """When its newest fact was written: so old a copy may be. It has one."""
         return max(fact.at for fact in self.facts)
 
+    @property
+    def as_of(self) -> str:
+        """Until when it knows what was spent, in words."""
+        return f"{self.newest[:16].replace('T', ' ')} UTC"
+
     def with_facts(self, *facts: Fact) -> "Ledger":
         """The ledger as it will be with more facts."""
         return Ledger(path=self.path, facts=(*self.facts, *facts))

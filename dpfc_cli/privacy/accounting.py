@@ -193,9 +193,18 @@ def mu_of_sigma(sigma: float, releases: int) -> float:
     return math.sqrt(releases) / sigma
 
 
+DEFAULT_DELTA = "Default: 1e-5, or 1e5/n² if n, the number of records or persons, is above 100,000."
+"""What is said of an option that `default_delta` stands in for."""
+
+
 def default_delta(n: int) -> float:
-    """min(1e-5, 1/n)."""
-    return min(1e-5, 1 / n)
+    """min(1e-5, 1e5/n²).
+
+    δ would also allow a mechanism that publishes each record with probability δ: n·δ of them on average. Up to 100,000
+    records δ is that of the paper, for figures that can be compared, and n·δ ≤ 1. Above, n·δ = 1e5/n becomes ever
+    smaller, where 1/n would let it stay at 1. So δ is far below 1/n where n is large, and has no step.
+    """
+    return min(1e-5, 1e5 / n**2)
 
 
 def check_privacy(epsilon: float, delta: float) -> None:
@@ -210,7 +219,7 @@ def check_privacy(epsilon: float, delta: float) -> None:
 class Privacy:
     """The privacy that is asked for: ε or a noise multiplier, at δ; or neither, which means no noise.
 
-    epsilon: ε. noise_multiplier: σ of each release, if all releases had the same. delta: δ; None: min(1e-5, 1/n).
+    epsilon: ε. noise_multiplier: σ of each release, if all releases had the same. delta: δ; None: `default_delta`.
     allow_large_delta: accept a δ above 1/n. seed: reproducible noise for research, which protects nothing.
     """
 

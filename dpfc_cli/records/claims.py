@@ -195,6 +195,15 @@ def large_delta(delta: float, n: int, unit: str) -> str | None:
     return f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}: {publishes}"
 
 
+def delta_said(delta: float, n: int, unit: str) -> str:
+    """δ against 1/n, in a sentence."""
+    times = 1 / (n * delta)
+    against = f"{int(times):,} times smaller than" if times >= 10 else "close to"
+    less = "" if times >= 10 else ". A smaller one costs little"
+    said = f"delta = {delta:g} is {against} 1/n, at which a mechanism might publish all of one {unit}{less}"
+    return large_delta(delta, n, unit) or said
+
+
 def is_sampled(plan: Iterable[Release]) -> bool:
     return any(release.rate < 1 for release in plan)
 

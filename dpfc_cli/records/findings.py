@@ -20,6 +20,7 @@ from dpfc_cli.records.claims import Release, described, figures_fault, mu_of, sa
 from dpfc_cli.version import __version__
 
 Result = Literal["ok", "contradicts", "unknown"]
+UNPROVED = "What the files cannot prove:"
 NOISE = "that the noise was really drawn"
 BELONGS = "that the card belongs to these weights: only a ledger with the digest of the file shows it"
 CHARGED = "that its training was charged to a ledger, and how many others that ledger had"

@@ -12,7 +12,7 @@ from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Claim, attack, 
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.records.card import Card, Made, Said, Start
-from dpfc_cli.records.claims import Claimed, Release, Seeded, large_delta
+from dpfc_cli.records.claims import Claimed, Release, Seeded, delta_said, large_delta
 from dpfc_cli.records.findings import NOT_INSTALLED
 from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
 from dpfc_cli.show.document import Curve, Document, Points, Rows, Section, Table, Words
@@ -122,7 +122,8 @@ def promised(card: Card, more: Sequence[tuple[str, str]]) -> list[Section]:
     )
     rates = [(f"{100 * rate:g} %", at_most(power(card, rate)), f"{100 * rate:g} %") for rate in RATES]
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
-    rows = [*more, ("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
+    against = delta_said(card.guarantee.delta, card.facts.n, card.unit)
+    rows = [*more, ("delta", against), ("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
     return [Section("What is promised", [Rows(rows), Words(words), drawn, table], full=True)]
 
 
@@ -139,7 +140,7 @@ def trained(card: Card, sha256: str) -> Section:
     rows += [row for part in card.known.values() for row in part.trained(card)]
     rows += [(name, NOT_INSTALLED) for name in card.unknown]
     rows.append(("made", f"{card.date}, by dpfc {card.versions.dpfc}"))
-    return Section("What was trained", [Rows([*rows, ("SHA-256 of the file", sha256)])], full=True)
+    return Section("What was trained", [Rows([*rows, ("SHA-256 of this head", sha256)])], full=True)
 
 
 def method_rows(method: str, options: Mapping[str, object]) -> Said:

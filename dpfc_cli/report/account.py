@@ -100,7 +100,7 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     rows.append(("sets", ", ".join(dict.fromkeys(row[0] for row in sets.rows))))
     said = whose(account)
     return [
-        Rows(rows, title=f"Spent on {said}"),
+        Rows(rows, title=f"Spent on {said}, as of {ledger.as_of}"),
         *([Words(SQUARES)] if len(account.private) > 1 or (account.private and binding) else []),
         *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),

@@ -8,7 +8,7 @@ from dpfc_cli import points
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, Options, option, said
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, Privacy
+from dpfc_cli.privacy.accounting import DEFAULT_DELTA, LARGEST_EPSILON, LEAST_EPSILON, Privacy
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.structs import LARGEST
 from dpfc_cli.training.observer import Observer
@@ -28,7 +28,7 @@ PRIVACY, RUN = "Privacy", "The run"
 class Noisy(MethodOptions):
     """What a training and a forecast of trainings have in common."""
 
-    delta: float | None = option("δ. Default: min(1e-5, 1/n).", PRIVACY)
+    delta: float | None = option(f"δ. {DEFAULT_DELTA}", PRIVACY)
     adjacency: Adjacency | None = option(
         "What the guarantee hides. zero-out: whether one record (or person) was used or counted as null. replace-one: "
         "which of two was used; this takes more noise. Their number is public in both. Default: zero-out.",

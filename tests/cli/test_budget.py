@@ -417,4 +417,4 @@ def test_a_cap_on_many_records_is_shown_with_what_is_spent_at_its_own_delta(dpfc
     of = ("--features", str(feature_set("many", classes=2).folder))
     dpfc("train", *of, "--epsilon", "1", "--yes", ends=0)
     shown = one_line(dpfc("cap", "3", *of, ends=0).stdout)
-    assert re.search(r"spent .*epsilon = 1 at delta = 5e-06", shown)
+    assert re.search(r"spent .*epsilon = 1 at delta = 2.5e-06", shown)

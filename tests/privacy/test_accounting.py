@@ -132,8 +132,14 @@ def test_no_privacy_is_infinite_and_no_release_is_free() -> None:
     assert math.isinf(accounting.epsilon_for(math.inf, 1e-5))
     assert accounting.epsilon_for(0.0, 1e-5) == 0
     assert accounting.delta_of(1.0, 0.0) == 0
-    assert accounting.default_delta(1_281_167) == 1 / 1_281_167
-    assert accounting.default_delta(50_000) == 1e-5
+
+
+def test_the_default_delta_is_the_papers_where_that_is_below_one_in_n_and_falls_faster_elsewhere() -> None:
+    """The sets of the catalogue keep the δ of the paper's tables. Where δ = 1e-5 is no longer below 1/n, n·δ falls."""
+    assert {accounting.default_delta(n) for n in (1_400, 50_000, 60_000, 100_000)} == {1e-5}
+    for n in (100_001, 1_281_167, 10**7, 2**53):
+        assert accounting.default_delta(n) * n == pytest.approx(1e5 / n)
+        accounting.check_privacy(1.0, accounting.default_delta(n))
 
 
 @pytest.mark.parametrize("mu", [10.5, 11.0, 12.0])

@@ -78,6 +78,17 @@ def test_the_claim_says_what_a_delta_above_one_in_n_allows() -> None:
             assert ("publishes" in " ".join(said.values())) == told
 
 
+def test_the_statement_says_how_delta_stands_against_one_in_n() -> None:
+    for delta, said in (
+        (0.02, "larger"),
+        (0.01, "close"),
+        (0.0011, "close"),
+        (0.001, "10 times"),
+        (1e-5, "1,000 times"),
+    ):
+        assert said in said_of(replace(make_card("private"), delta=delta))["delta"]
+
+
 def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
     """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
     said = said_of(make_card("private"))

@@ -12,6 +12,7 @@ from dpfc_cli.cli.train import Shown
 from dpfc_cli.cli.typed import feature_set
 from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.options import MethodOptions, Option, Value
+from dpfc_cli.privacy.accounting import DEFAULT_DELTA
 from dpfc_cli.show.document import Rows, Table, page
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def new(
         Literal["auto", "dp-whitened", "dp-fc", "dp-ls"],
         Option("auto is dp-whitened for records with one label, and dp-fc for records with several."),
     ] = "auto",
-    delta: Annotated[float | None, Option("δ. Default: the smallest of min(1e-5, 1/n) of all sites.")] = None,
+    delta: Annotated[float | None, Option(f"δ. {DEFAULT_DELTA} n is that of the largest site.")] = None,
     adjacency: Annotated[
         Literal["zero-out", "replace-one"], Option("What the guarantees hide, see 'dpfc train'.")
     ] = "zero-out",
@@ -159,7 +160,7 @@ def serve(
     # Of one that was written before, the ledger has the name.
     head = str(made.path if isinstance(made, Trained) else made.head)
     values = {"site": name, "head": head, "sha256": made.sha256}
-    display.facts(f"Site {name} is done", [("head", head), ("SHA-256", str(made.sha256))], values)
+    display.facts(f"Site {name} is done", [("head", head), ("SHA-256 of this head", str(made.sha256))], values)
 
 
 @command("federation-run", panel="Federation", when_stopped="The sites wait. The same command resumes.")
@@ -176,12 +177,13 @@ def run(
     """Train the head of a plan with all its sites, and give it to them."""
     from dpfc_cli.extensions.federation.coordinator import run as train
     from dpfc_cli.extensions.federation.plan import load
+    from dpfc_cli.files import sha256_of
     from dpfc_cli.records import statement
 
     head = train(load(plan), sockets, out, Shown(), patience, public_head)
-    digest = head.statement()["SHA-256 of the file"]
+    digest = sha256_of(head.file)
     values = {"head": str(head.file), "sha256": digest, "card": head.card.values()}
-    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256", digest)], values)
+    display.facts(f"Head {head.file}", [*statement.brief(head.card), ("SHA-256 of this head", digest)], values)
 
 
 def _site(plan: Path, features: str, name: str, policy: Path | None, observer: Shown) -> "Site":

@@ -24,7 +24,7 @@ def report(head: Annotated[Path | None, NEWEST] = None, **asked: Value) -> None:
     digest = sha256_of(path)
     values = {"report": str(path), "internal": asked["internal"], "sha256": digest}
     whom = "internal: for the holder of the records only" if asked["internal"] else "for whoever gets the head"
-    display.facts(f"Report {path}", [("kind", whom), ("SHA-256 of the file", digest)], values)
+    display.facts(f"Report {path}", [("kind", whom), ("SHA-256 of this report", digest)], values)
 
 
 @command(

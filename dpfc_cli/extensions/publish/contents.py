@@ -208,7 +208,7 @@ def _used(head: Head, name: str) -> list[Block]:
 def _checked(findings: Sequence[Finding], unproved: Sequence[str]) -> list[Block]:
     rows = [(each.what, each.shown, each.why) for each in findings]
     table = Table(("check", "result", "why"), rows, left=3)
-    return [table, Words("Nothing contradicts. What the files cannot prove:"), Points(unproved)]
+    return [table, Words(f"Nothing contradicts. {cards.UNPROVED}"), Points(unproved)]
 
 
 def _digests(card: Card, own: "holder.Holder | None") -> list[tuple[str, str]]:
