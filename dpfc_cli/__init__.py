@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from dpfc_cli.ledger.totals import Account as Account
     from dpfc_cli.prediction.predict import Predictions as Predictions
     from dpfc_cli.prediction.predict import predict as predict
+    from dpfc_cli.report.account import released as released
     from dpfc_cli.report.account import spent as spent
     from dpfc_cli.training.observer import Observer as Observer
     from dpfc_cli.training.observer import TrainingWarning as TrainingWarning

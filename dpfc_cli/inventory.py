@@ -1,6 +1,6 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from dpfc_cli.annotations.broken import REFUSED
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import GO_ON, begun, finished
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
@@ -16,6 +17,7 @@ from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.records.card import Card
+from dpfc_cli.records.figures import Figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +49,13 @@ class ListedSet:
 class Inventory:
     """All feature sets of one folder, and the cards of all heads of another by their files.
 
-    unreadable: what lies among them and is neither, and why. failed: why a ledger cannot be read (then nobody knows
-    what was spent); None if all can.
+    released: what evaluations have released of them, the oldest first. unreadable: what lies among them and is neither,
+    and why. failed: why a ledger cannot be read (then nobody knows what was spent); None if all can.
     """
 
     sets: tuple[ListedSet, ...]
     heads: Mapping[Path, Card]
+    released: Mapping[Path, Sequence[Figures]]
     unreadable: tuple[tuple[str, str], ...]
     failed: UserError | None = None
 
@@ -62,7 +65,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
     sets: list[ListedSet] = []
     unreadable: list[tuple[str, str]] = []
     cards: dict[Path, Card] = {}
-    failed = None
+    failed, figures = None, dict[str, dict[str, Figures]]()
     for path in sorted(heads.glob("*.safetensors")):
         try:
             cards[path] = Head.load(path).card
@@ -82,6 +85,8 @@ def inventory(features: Path, heads: Path) -> Inventory:
         book, place = None, ledger_path(folder)
         try:
             book = read(place)
+            for each in book.released.values():
+                figures.setdefault(each.head_sha256, {})[each.charge] = each
             known_set(book, known)
         except UserError as error:
             # A ledger that only lacks the set could be read.
@@ -89,7 +94,11 @@ def inventory(features: Path, heads: Path) -> Inventory:
             book = None
             unreadable.append((str(error.fields.get("path", place)), _what(error)))
         sets.append(_listed(known, book, cards.items()))
-    return Inventory(sets=tuple(sets), heads=cards, unreadable=tuple(dict.fromkeys(unreadable)), failed=failed)
+    digests = {path: sha256_of(path) for path in cards} if figures else {}
+    released = {path: tuple(figures[digest].values()) for path, digest in digests.items() if digest in figures}
+    return Inventory(
+        sets=tuple(sets), heads=cards, released=released, unreadable=tuple(dict.fromkeys(unreadable)), failed=failed
+    )
 
 
 def _listed(known: FeatureSet, book: Ledger | None, cards: Iterable[tuple[Path, Card]]) -> ListedSet:

@@ -110,6 +110,21 @@ def accuracy(fraction: float | None, ends: tuple[float, float] | None, n: int) -
     return "–" if fraction is None else percentage(fraction, n, ends), interval(ends, n)
 
 
+def area(value: float | None, ends: tuple[float, float], n: int) -> tuple[str, str]:
+    """An AUROC of n records and its 95 % interval, as fractions of 1: '0.93' and '0.90–0.96'. See `percentage`."""
+    n = max(n, 1)
+    low, high = interval(ends, n)[:-2].split("–")
+    decimals = len(low.partition(".")[2]) + 2
+    said = "–" if value is None else f"{float(percentage(value, n, ends)[:-2]) / 100:.{decimals}f}"
+    return said, f"{float(low) / 100:.{decimals}f}–{float(high) / 100:.{decimals}f}"
+
+
+def area_with_interval(value: float | None, ends: tuple[float, float], n: int) -> str:
+    """`area` in a sentence."""
+    shown, between = area(value, ends, n)
+    return f"{shown} (95 % interval {between})"
+
+
 def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int) -> str:
     """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'."""
     shown, between = accuracy(fraction, ends, n)

@@ -31,7 +31,6 @@ from dpfc_cli.structs import encoded, fields_of
 DIGEST = "SHA-256 in the ledger"
 _OTHERS = "other trainings in the ledger"
 _BY = {**dict.fromkeys(("ledger", DIGEST, _OTHERS), "the ledger"), "feature set": "the feature set of its training"}
-"""What contradicts a head, where it is not the head itself."""
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")
 
 
@@ -55,20 +54,12 @@ class Verified(Told):
     as_of: str | None = None
 
     def told(self) -> dict[str, str]:
-        unknown = ", ".join(each.what for each in self.findings if each.result == "unknown")
-        found = {
-            "head": printable(str(self.path)),
-            "verdict": self.verdict,
-            **dict(brief(self.card)),
-            "contradicts": "; ".join(self.contradictions) or "nothing",
-        }
-        return {**found, "not checked": unknown or "nothing", "signed by": self.signature.by if self.signature else "–"}
+        found = {"head": printable(str(self.path)), "verdict": self.verdict, **dict(brief(self.card))}
+        return found | ({"contradicts": "; ".join(self.contradictions)} if self.contradictions else {})
 
     @property
     def state(self) -> Literal["contradicted", "confirmed", "signed", "not confirmed"]:
-        """How sure it is that the head is what it says. confirmed: a ledger has its charge and its digest. signed: no
-        ledger has, and whoever was named has signed it. not confirmed: anybody can invent a card that agrees so.
-        """
+        """How sure it is that the head is what it says. signed: no ledger has it, but who was named has signed."""
         if self.contradictions:
             return "contradicted"
         if self.account is not None:
@@ -118,7 +109,6 @@ def verify(wanted: Checking) -> Verified:
         >>> print(verify("heads/eps1.safetensors", ledger="features/ledger.sqlite").verdict)
 
     """
-    earliest = None if wanted.not_before is None else _day(wanted.not_before)
     path = heads.located(wanted.head)
     with heads.copied(path) as copy:
         # A file that is not what was signed is not even read.
@@ -132,8 +122,8 @@ def verify(wanted: Checking) -> Verified:
         findings.append(Finding(what="date", result="contradicts", why=f"{card.date} is later than today"))
     known = _set_at_hand(card.features.name, wanted.ledger)
     book = _book(card, wanted.ledger, known)
-    if earliest is not None:
-        _check_age(book, earliest)
+    if wanted.not_before is not None:
+        _check_age(book, wanted.not_before)
     findings.append(_of_set(card, book, known))
     of_ledger = _of_ledger(card, digest, book)
     there = None if isinstance(book, str) else book
@@ -151,15 +141,12 @@ def verify(wanted: Checking) -> Verified:
     )
 
 
-def _day(text: str) -> str:
-    try:
-        return date.fromisoformat(text).isoformat()
-    except ValueError:
-        raise UserError(f"{parameter('not_before')} '{text}' is no day.", "Write it as 2026-11-28.") from None
-
-
-def _check_age(book: Ledger | str, earliest: str) -> None:
+def _check_age(book: Ledger | str, day: str) -> None:
     """Refuse a ledger that may be an old copy: what was charged later is in no total of it."""
+    try:
+        earliest = date.fromisoformat(day).isoformat()
+    except ValueError:
+        raise UserError(f"{parameter('not_before')} '{day}' is no day.", "Write it as 2026-11-28.") from None
     if isinstance(book, str):
         raise missing(f"No ledger says what was spent until {earliest}: {book}.", f"Name one: {parameter('ledger')}.")
     if not book.facts or book.newest[:10] < earliest:

@@ -43,6 +43,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Grid, Hessians, Mean, Query
+from dpfc_cli.privacy.standings import Standings
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check
 from dpfc_cli.training.observer import Observer
@@ -201,6 +202,8 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
         Outcomes(CHAIN, theta[:-1], theta[-1]),
         Outcomes(centred, theta[:-1], theta[-1], best=2),
         Outcomes(CHAIN, theta[:-1], theta[-1], by_class=True),
+        Standings(CHAIN, theta[:-1], theta[-1], depth=3),
+        Outcomes(CHAIN, theta[:-1, :1], theta[-1, :1], groups=facts.m),
         Gram(centred),
         Gradient((*centred, white), theta, clip=0.4, constant=0.3, loss="softmax", radius=2.0),
     ]

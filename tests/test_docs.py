@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from dpfc_cli.cli.app import COMMANDS
 from dpfc_cli.errors import ENDINGS, Code, UserError
 from dpfc_cli.privacy import accounting
 from dpfc_cli.version import __version__
+from tests.images.pictures import drawn
 from tests.support import commands, parsed, typed
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -303,6 +305,29 @@ def test_the_readme_begins_with_what_works(reader: Reader) -> None:
     assert [kind for kind, _ in kinds] == ["sh", "python"]
     for kind, body in kinds:
         reader.follow(Block(kind=kind, body=body, exit_code=0))
+
+
+def test_the_recipe_for_patients_works_without_a_network(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn(reader.folder / "made", 60, 0, ".png")
+    photos = reader.folder / "photos"
+    photos.mkdir()
+    found = sorted((reader.folder / "made").rglob("*.png"))
+    lines = ["file,patient,diagnosis"]
+    for i, path in enumerate(found):
+        path.rename(photos / f"{i}.png")
+        lines.append(f"{i}.png,p{i // 2},{('healthy', 'melanoma')[i // 2 % 2]}")
+    (reader.folder / "patients.csv").write_text("\n".join(lines))
+
+    def refused(*_: object) -> None:
+        raise AssertionError("there is no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    recipe = README.read_text("utf-8").partition("## A table, patients")[2].partition("\n## ")[0]
+    (block,) = BLOCK.finditer(recipe)
+    reader.follow(Block(kind="sh", body=block["body"], exit_code=0))
+    assert re.search(r"one person of \d\d, with all records of this person", reader.said)
+    (report,) = reader.folder.glob("*-internal.html")
+    assert "one person of" in report.read_text("utf-8")
 
 
 def test_the_tutorial_says_what_happens(reader: Reader) -> None:

@@ -21,6 +21,7 @@ MOST_NULL = 0.05
 """The share of a split's records that may become null records, unless the user says otherwise."""
 MOST_LISTED = 100_000
 """The most records that are remembered. A longer list helps nobody, and it would take memory."""
+ABSENT = "there is no such file"
 REFUSED = ".refused.txt"
 """How the name of a file ends that lies beside a set which could not be made: broken records, or what is secret in a
 refusal."""
@@ -74,7 +75,9 @@ class Broken:
 
     @property
     def number(self) -> str:
-        return f"{'At least ' if self.full else ''}{counted(len(self._found), self._noun)} cannot be used"
+        absent = sum(why == ABSENT for why in self._found.values())
+        missing = f" ({absent:,} of them: {ABSENT})" if absent else ""
+        return f"{'At least ' if self.full else ''}{counted(len(self._found), self._noun)} cannot be used{missing}"
 
     def add(self, split: str, start: int, reasons: Mapping[int, str]) -> None:
         """Remember what is broken among the records of a split that begin at `start`: why, by their rows."""

@@ -110,9 +110,6 @@ def spent(found: "FeatureSet | None", deltas: Sequence[float] = (1e-5,), ledger:
     lost = without_charge(cards(heads_folder()), book)
     blocks = [block for each in accounts for block in account.blocks(each, book, deltas)]
     blocks += [] if lost is None else [Words(lost, strong=True)]
-    if ledger is not None:
-        words = f"The newest row is of {book.newest}. What was charged since, if it is a copy, is not here."
-        blocks.insert(0, Words(words))
     populations = [account.values(each, book, deltas) for each in accounts]
     return page("", *blocks, values={"spent": {"ledger": str(book.path), "populations": populations, "warning": lost}})
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.records.card import Card
+    from dpfc_cli.records.figures import Figures
 
 OUTPUT = "Output"
 
@@ -50,6 +52,9 @@ def evaluate(
             PRIVATE,
         ),
     ] = None,
+    released: Annotated[
+        bool, Option("Show what evaluations with ‹epsilon› have released before. It costs nothing.", PRIVATE)
+    ] = False,
     plot: Annotated[
         Path | None,
         Option(
@@ -70,19 +75,23 @@ def evaluate(
 ) -> None:
     """Score heads on a labelled split, and say what their training cost.
 
-    Of one head it shows the top-1 and the top-5 accuracy, each with a 95 % interval, the accuracy per class, what is
-    taken for what, and whether the probabilities are right. Where records have several labels, it shows the mean
-    average precision. Several heads are shown side by side, with their differences to the first one.
+    Of one head it shows the top-1 and the top-5 accuracy, the balanced accuracy and the area under the ROC curve
+    (AUROC), each with a 95 % interval; per class the accuracy and what it is taken for; and whether the probabilities
+    are right. Where records have several labels, it shows the mean average precision. Several heads are shown side by
+    side, with their differences to the first one.
 
-    With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
+    With --epsilon it protects the records of the split: it shows what noisy counts say, and what was spent. The ledger
+    keeps these figures, and --released shows them again.
     """
     from dpfc_cli import outputs
     from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.heads.head import Head, shown
-    from dpfc_cli.report import evaluated, picture
+    from dpfc_cli.report import account, evaluated, picture
     from dpfc_cli.show.markdown import markdown
 
     one_of(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+    for name, other in {"epsilon": epsilon, "plot": plot, "as_csv": as_csv, "heads": len(heads or []) > 1}.items():
+        one_of(released=released, **{name: other})
     _check_options(heads or [], epsilon, asked)
     given, split = None if features is None else feature_set(features), asked["split"]
     loaded = [Head.load(path) for path in heads or [head_or_newest(None, given)]]
@@ -92,15 +101,21 @@ def evaluate(
     if draw is not None:
         _check_plot(found, split, cards, epsilon is not None)
     results: Sequence[Evaluation] = ()
-    if epsilon is not None:
+    if released:
+        document = evaluated.kept(paths[0], found, account.released(loaded[0], found))
+    elif epsilon is not None:
         noisy = _released(PrivateScoring(loaded[0], found, **asked, epsilon=epsilon))
         document = evaluated.private(paths[0], cards[0], found, noisy)
     elif len(loaded) > 1:
-        compared = evaluation.compare(loaded, found, split)
+        compared = evaluation.compare(loaded, found, split, threshold=asked["threshold"])
         results, document = compared.evaluations, evaluated.several(paths, cards, found, compared)
     else:
-        exact = evaluation.evaluate(loaded[0], found, split)
-        results, document = [exact], evaluated.one(paths[0], cards[0], found, exact)
+        before: Sequence[Figures] = ()
+        with suppress(UserError):
+            before = account.released(loaded[0], found)
+        more = {name: asked[name] for name in ("threshold", "subgroups")}
+        exact = evaluation.evaluate(loaded[0], found, split, **more)
+        results, document = [exact], evaluated.one(paths[0], cards[0], found, exact, before)
     if as_csv:
         for warning in document.values["warnings"]:
             display.warn(warning)
@@ -163,12 +178,16 @@ def _features(own: str, charged: bool) -> "FeatureSet":
 
 def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Value]) -> None:
     """UserError for options that do not go together."""
-    idle = next((name for name in ("delta", "by", "purpose") if asked[name] is not None), None)
+    usual = {"delta": None, "by": None, "purpose": None, "figures": "accuracy"}
+    idle = next((name for name, value in usual.items() if asked[name] != value), None)
     if epsilon is None and idle is not None:
         raise conflict(
             f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing.",
             f"Give {parameter('epsilon')}, or leave it out.",
         )
+    if asked["subgroups"] is not None and len(heads) > 1:
+        what = f"{parameter('subgroups')} is for one head at a time."
+        raise conflict(what, "Evaluate the heads one by one, or name one.")
     if epsilon is not None and len(heads) > 1:
         what = f"{parameter('epsilon')} is spent on one head at a time: each evaluation costs it anew."
         raise conflict(what, "Evaluate the heads one by one, or name one.")

@@ -1,5 +1,6 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from dpfc_cli.structs import encoded
 if TYPE_CHECKING:
     from dpfc_cli.inventory import Inventory
     from dpfc_cli.records.card import Card
+    from dpfc_cli.records.figures import Figures
 
 
 @command("list", panel="Pictures and heads")
@@ -51,11 +53,14 @@ def _document(found: "Inventory") -> Document:
     heads = [
         (
             *(path.name.removesuffix(".safetensors"), card.features.name, card.method),
-            *(card.date[:10], *claimed(card.epsilon, card.delta, card.seeded)),
+            card.date[:10],
+            *([shown(found.released.get(path, ()))] if found.released else []),
+            *claimed(card.epsilon, card.delta, card.seeded),
         )
         for path, card in found.heads.items()
     ]
-    head_columns = ("head", "set", "method", "made", "delta", "epsilon")
+    more_of = ["released"] if found.released else []
+    head_columns = ("head", "set", "method", "made", *more_of, "delta", "epsilon")
     no_sets = Words("There is none yet. Make one: dpfc extract digits")
     none = "There is none yet. Train one: dpfc train --epsilon 1"
     # Of a ledger that cannot be read nobody knows.
@@ -84,13 +89,19 @@ def _document(found: "Inventory") -> Document:
         ],
         values={
             "sets": encoded(found.sets),
-            "heads": [_head(path, card) for path, card in found.heads.items()],
+            "heads": [_head(path, card, found.released.get(path, ())) for path, card in found.heads.items()],
             "unreadable": found.unreadable,
         },
     )
 
 
-def _head(path: Path, card: "Card") -> dict[str, object]:
+def shown(released: "Sequence[Figures]") -> str:
+    """The newest accuracy that was released of a head."""
+    last = next((each for each in reversed(released) if each.top1 is not None), None)
+    return "–" if last is None else rounding.accuracy(last.top1, last.interval, last.n)[0]
+
+
+def _head(path: Path, card: "Card", released: "Sequence[Figures]") -> dict[str, object]:
     figures = {name: getattr(card, name) for name in ("method", "claim", "epsilon", "delta")}
     return {
         "path": str(path),
@@ -98,4 +109,5 @@ def _head(path: Path, card: "Card") -> dict[str, object]:
         "features": card.features.name,
         "date": card.date,
         "seeded": encoded(card.seeded),
+        "released": [encoded(each) for each in released],
     }

@@ -62,6 +62,7 @@ def verify(head: Annotated[Path | None, NEWEST] = None, full: Full = False, **as
     account, delta = found.account, found.card.delta or default_delta(found.card.facts.n)
     book = None if account is None else read(account.ledger)
     values = {
+        "schema": "dpfc/verify/1",
         **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
         **{"state": found.state, "verdict": found.verdict, "as_of": book and book.newest, **cost_of(found.card)},
         "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},

@@ -9,6 +9,7 @@ between heads. Its records may be those that were to be protected.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,10 +46,19 @@ def evaluate(wanted: Scoring) -> Evaluation:
 
     """
     wanted, warnings, private_split = _checked(wanted, noisy=False)
-    found, _ = figures(
-        (wanted.head,), wanted.features, wanted.split, private_split, wanted.progress, detailed=not private_split
-    )
-    return replace(found[0], warnings=warnings)
+
+    def of(features: FeatureSet, detailed: bool) -> Evaluation:
+        given = (wanted.head,), features, wanted.split, private_split, wanted.progress, detailed, wanted.threshold
+        return figures(*given)[0][0]
+
+    found, parts, features = of(wanted.features, not private_split), dict[str, Evaluation](), wanted.features
+    column, known = wanted.subgroups, features.manifest.subgroups or {}
+    if column is not None:
+        for value in known[column]:
+            # Of some there may be no labelled record.
+            with suppress(UserError):
+                parts[value] = of(features.of_subgroups(column, value), False)
+    return replace(found, warnings=warnings, subgroups=None if column is None else parts)
 
 
 @takes(PrivateScoring)
@@ -92,6 +102,8 @@ def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool
     head, split = wanted.head, wanted.split
     check_heads(head)
     features = _fitted((head,), wanted.features, split)
+    if wanted.subgroups is not None:
+        features.of_subgroups(wanted.subgroups)
     private_split = _private(head, split)
     warnings = _warnings(head, features, split, private_split, noisy=noisy)
     features.verify(split)
@@ -99,7 +111,12 @@ def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool
 
 
 def compare(
-    heads: Sequence[Head], features: FeatureSet, split: str = "test", *, progress: Progress | None = show
+    heads: Sequence[Head],
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    threshold: float | None = None,
+    progress: Progress | None = show,
 ) -> Comparison:
     """Score several heads on the same labelled records, and say by how much each is better than the first.
 
@@ -110,6 +127,7 @@ def compare(
         heads: two or more, as `Head.load` or a training gives them.
         features: a feature set of the same backbone and classes.
         split: which of its splits.
+        threshold: as for `evaluate`.
         progress: told the stage, the records scored so far, and how many there are.
 
     Returns:
@@ -127,7 +145,7 @@ def compare(
     check_heads(*heads)
     if len(heads) < 2:
         raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
-    Scoring(heads[0], features, split)
+    threshold = Scoring(heads[0], features, split, threshold=threshold).threshold
     features = _fitted(heads, features, split)
     trained = next((head for head in heads if _private(head, split)), None)
     if trained is not None:
@@ -140,7 +158,7 @@ def compare(
         )
     warnings = [_warnings(head, features, split, False, noisy=False) for head in heads]
     features.verify(split)
-    found, differences = figures(heads, features, split, False, progress, detailed=True)
+    found, differences = figures(heads, features, split, False, progress, detailed=True, threshold=threshold)
     evaluations = tuple(replace(each, warnings=said) for each, said in zip(found, warnings, strict=True))
     return Comparison(evaluations=evaluations, differences=differences)
 

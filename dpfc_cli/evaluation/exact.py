@@ -4,18 +4,25 @@ The figures come from the raw records, without noise. What may be asked of which
 (`dpfc_cli.evaluation`).
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, missing, printable
-from dpfc_cli.evaluation.statistics import Calibration, Difference, calibration, difference
+from dpfc_cli.evaluation.statistics import (
+    Calibration,
+    Difference,
+    Measure,
+    auroc_interval,
+    calibration,
+    difference,
+    mean,
+)
 from dpfc_cli.features.reader import Blocks, FeatureSet
 from dpfc_cli.heads.head import Scorer, as_probabilities
-from dpfc_cli.heads.metrics import BEST, Interval, Scores, average_precisions, labelled, wilson
+from dpfc_cli.heads.metrics import BEST, Interval, Ranked, Scores, labelled, ranked, wilson
 from dpfc_cli.progress import Progress
 from dpfc_cli.rounding import percentage, with_interval
 from dpfc_cli.show.document import Told
@@ -30,6 +37,9 @@ class ClassFigures:
 
     n: records that have the class as a label; the other figures are None where there are none. top1: the fraction of
     them of which it is the best class, and interval: its 95 % interval. average_precision: None for single labels.
+    sensitivity: the fraction of them of which the class is said, and specificity: of all others, the fraction of which
+    it is not said (see `Evaluation.threshold`). auroc: the area under the ROC curve, one class against the rest. These
+    three are None for a private split, too.
     """
 
     name: str
@@ -37,6 +47,9 @@ class ClassFigures:
     top1: float | None
     interval: Interval | None
     average_precision: float | None
+    sensitivity: Measure | None = None
+    specificity: Measure | None = None
+    auroc: Measure | None = None
 
 
 class Confused(NamedTuple):
@@ -58,6 +71,10 @@ class Evaluation(Told):
     trained on. warnings: sentences about these figures, for whoever reads them. confusions: the cells of the confusion
     matrix that are not 0, by label and predicted class in the order of the classes. calibration: whether the softmax of
     the scores is the probability to be right. Both are None for records with several labels, and for a private split.
+    auroc: the mean over the classes that occur. threshold: the probability from which on a class is said; None: of each
+    record the best class is said, or with several labels all classes from 1/2 on. balanced_accuracy: the mean over the
+    classes of the sensitivity; with several labels or a threshold, of that and the specificity. Intervals are of 95 %.
+    subgroups: the same of the records with each value of a column, of those that have some; None if nobody asked.
     """
 
     split: str
@@ -72,6 +89,10 @@ class Evaluation(Told):
     warnings: tuple[str, ...]
     confusions: tuple[Confused, ...] | None = None
     calibration: Calibration | None = None
+    auroc: Measure | None = None
+    balanced_accuracy: Measure | None = None
+    threshold: float | None = None
+    subgroups: Mapping[str, "Evaluation"] | None = None
 
     def told(self) -> dict[str, str]:
         shown = with_interval(self.top1, self.interval, self.n)
@@ -126,11 +147,20 @@ class _Watched:
             self._right.append(right)
         return right
 
-    def evaluation(self, split: str, precisions: np.ndarray | None, private_split: bool, share: float) -> Evaluation:
-        """The figures. precisions: of the classes; None for single labels. share: of the records, as `figures` says."""
+    def evaluation(
+        self, split: str, found: Ranked, several: bool, private_split: bool, share: float, threshold: float | None
+    ) -> Evaluation:
+        """The figures. share: of the records, as `figures` says."""
         scores, names = self.scores, self.head.classes
         top5 = len(names) > BEST
-        each = np.full(len(names), np.nan) if precisions is None else precisions
+        per_class = tuple(
+            _class_figures(scores, found, names[j], j, several, share, not private_split) for j in range(len(names))
+        )
+        hits = [each.sensitivity for each in per_class]
+        alone = not several and threshold is None
+        if not alone:
+            # Of one class they are of different records.
+            hits = [mean([each.sensitivity, each.specificity], independent=True) for each in per_class if each.n]
         confusions = calibrated = None
         if self.detailed:
             cells, counts = np.unique(np.concatenate(self._cells), return_counts=True)
@@ -147,15 +177,15 @@ class _Watched:
             top5=scores.top5 / scores.n if top5 else None,
             top5_interval=wilson(scores.top5, scores.n, share) if top5 else None,
             # Every record scored has a label, so one class at least occurs.
-            mean_average_precision=None if precisions is None else float(np.nanmean(precisions)),
-            per_class=tuple(
-                _class_figures(name, int(n), int(hits), float(precision), share)
-                for name, n, hits, precision in zip(names, scores.rows, scores.hits, each, strict=True)
-            ),
+            mean_average_precision=float(np.nanmean(found.precision)) if several else None,
+            per_class=per_class,
             private_split=private_split,
             warnings=(),
             confusions=confusions,
             calibration=calibrated,
+            auroc=mean([each.auroc for each in per_class]),
+            balanced_accuracy=mean(hits, independent=alone),
+            threshold=threshold,
         )
 
 
@@ -166,12 +196,13 @@ def figures(
     private_split: bool,
     progress: Progress | None = None,
     detailed: bool = False,
+    threshold: float | None = None,
 ) -> tuple[tuple[Evaluation, ...], tuple[Difference, ...]]:
     """The figures of each head, and the differences of the later ones to the first, on a split that was verified.
 
-    The records are read once for all heads, and once more for each head if they have several labels. Of the cards only
-    the classes are looked at, which must be those of the features. private_split: whether the records are private ones.
-    detailed: with confusions and calibration, if the records have one label each. UserError: no record has a label.
+    The records are read once for all heads, and once more to rank them. Of the cards only the classes are looked at,
+    which must be those of the features. private_split: whether the records are private ones. detailed: with confusions
+    and calibration, if the records have one label each. threshold: see `Evaluation`. UserError: no record has a label.
 
     Intervals take the persons as drawn independently, if they are known, and all records of one as equal. Then n
     records tell as much as n²/Σs² persons of one record each (Kish 1965), where s are the numbers of records of the
@@ -198,25 +229,34 @@ def figures(
         )
     scored = watched[0].scores.n
     share = 1.0 if facts.groups is None else scored / float(np.square(of_person, dtype=np.float64).sum())
-    evaluations = []
-    for head in watched:
-        precisions = None
-        if several:
-            precisions = average_precisions(
-                head.head, lambda: _counted("Ranking the records", stream(ROWS), n, progress), n
-            )
-        evaluations.append(head.evaluation(split, precisions, private_split, share))
+    ranks = ranked(heads, lambda: _counted("Ranking the records", stream(ROWS), n, progress), n, several, threshold)
+    evaluations = [
+        head.evaluation(split, found, several, private_split, share, threshold)
+        for head, found in zip(watched, ranks, strict=True)
+    ]
     differences = tuple(difference(int(gained[i]), int(lost[i]), scored, share) for i in range(1, len(heads)))
     return tuple(evaluations), differences
 
 
-def _class_figures(name: str, n: int, hits: int, precision: float, share: float) -> ClassFigures:
+def _class_figures(
+    scores: Scores, ranks: Ranked, name: str, j: int, several: bool, share: float, more: bool
+) -> ClassFigures:
+    """Of the class j. more: not its accuracy alone."""
+    n, others, hits = (int(each[j]) for each in (ranks.positives, ranks.negatives, scores.hits))
+    auroc = float(ranks.auroc[j])
+
+    def part(count: int, of: int) -> Measure | None:
+        return Measure(int(count) / of, wilson(int(count), of, share)) if of and more else None
+
     return ClassFigures(
         name=name,
         n=n,
         top1=hits / n if n else None,
         interval=wilson(hits, n, share) if n else None,
-        average_precision=None if math.isnan(precision) else precision,
+        average_precision=float(ranks.precision[j]) if several and n else None,
+        sensitivity=part(ranks.found[j], n),
+        specificity=part(ranks.spared[j], others),
+        auroc=Measure(auroc, auroc_interval(auroc, n * share, others * share)) if n and others and more else None,
     )
 
 

@@ -14,12 +14,22 @@ times as large. The figures per class take half of the budget. Both are released
 the most that the choice of the records makes them err anyway, √(¼/n), or √(¼/(n/m)) for a class of average size. This
 is a function of n, m and σ.
 
+**Areas under ROC curves** are released if they are asked for (`figures`), of trees of counts: see `privacy.standings`
+and `ranks`. Where a class is said from a probability on (two classes and one label, several labels, or a threshold of
+the user's), sensitivities and specificities are read off the same trees. With "both", accuracies and areas get half of
+μ² each: only the user knows which of them matters more, and who knows asks for one. The balanced accuracy is the mean
+of what is released per class, and costs nothing.
+
 **Intervals.** Let H be the number of right records and W that of wrong ones, with noise of the standard deviations a
 and b. At the true probability p the sum (1 − p)·H − p·W has the mean 0. Its variance is N·p·(1 − p) by the choice of N
 records and (1 − p)²·a² + p²·b² by the noise. The interval holds all p for which the sum is within 1.96 standard
 deviations of 0. Without noise it is the score interval of Wilson (1927); without the first term it is that of Fieller
 (1954, "Some problems in interval estimation") for a fraction of two measured numbers. Both ends come from one quadratic
 equation. N is not known, and H + W takes its place. A count below 0 counts as 0, which moves the sum towards 0.
+
+**Subgroups.** With a column each record is counted in the row of its subgroup alone. So the rows have the noise of one
+evaluation, and cost no more. The figures of all records together are those of the sums of the rows, with the noise of
+all of them: a small ε is better spent without subgroups. There are no accuracies per class then.
 
 **Persons.** If the unit is a person, a person adds the average of the person's records (`persons`). So the figure is
 the mean over persons of the fraction of their pictures that are right: each person has the same weight. The interval
@@ -30,12 +40,15 @@ wide enough. Of a class, a person counts by the fraction of the person's picture
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 
-from dpfc_cli.errors import UserError, conflict, parameter, printable
+from dpfc_cli.errors import UserError, conflict, parameter, printable, unsupported
+from dpfc_cli.evaluation import ranks
 from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.evaluation.statistics import Measure, mean
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import heads_folder
@@ -54,9 +67,10 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.standings import Standings, depth_of
 from dpfc_cli.progress import Progress
-from dpfc_cli.records.figures import Figures, ReleasedClass
-from dpfc_cli.rounding import cost, interval, with_interval
+from dpfc_cli.records.figures import Figures, Measured, ReleasedClass, ReleasedSubgroup
+from dpfc_cli.rounding import area, area_with_interval, cost, interval, with_interval
 from dpfc_cli.show.document import Told
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of
@@ -77,9 +91,12 @@ class PrivateEvaluation(Told, Figures):
     spent: Account
 
     def told(self) -> dict[str, str]:
-        found = with_interval(self.top1, self.interval, self.n)
-        paid = f"{cost(self.epsilon, self.delta)} for one {self.unit}"
-        return {"split": printable(self.split), "top-1": f"{found}, with noise", "cost": paid, **self.spent.told()}
+        found, paid = dict[str, str](), f"{cost(self.epsilon, self.delta)} for one {self.unit}"
+        if self.tells_accuracy:
+            found["top-1"] = f"{with_interval(self.top1, self.interval, self.n)}, with noise"
+        if self.auroc is not None:
+            found["AUROC"] = f"{area_with_interval(self.auroc.value, self.auroc.interval, self.n)}, with noise"
+        return {"split": printable(self.split), **found, "cost": paid, **self.spent.told()}
 
     @property
     def figures(self) -> Figures:
@@ -91,6 +108,9 @@ class PrivateEvaluation(Told, Figures):
         return self.figures.sha256
 
 
+Asked = Outcomes | Standings
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
@@ -100,7 +120,7 @@ class Ready:
 
     wanted: PrivateScoring
     planned: Planned
-    queries: tuple[Outcomes, ...]
+    queries: tuple[Asked, ...]
     charge: Charge
     book: Ledger
     sure: str
@@ -115,10 +135,14 @@ def prepare(
     """
     head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
     by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)
-    facts = facts_of(features, split=split)
+    facts, groups = facts_of(features, split=split), 1
+    if wanted.subgroups is not None:
+        groups = len((features.manifest.subgroups or {})[wanted.subgroups])
+        features = features.of_subgroups(wanted.subgroups)
+        wanted, facts = replace(wanted, features=features), replace(facts, m=groups * facts.m)
     if delta is not None:
         check_delta(delta, facts, "Choose a smaller one, or leave it out.")
-    asked, plan = _planned(head, facts, Privacy(epsilon=wanted.epsilon, delta=delta))
+    asked, plan = _planned(head, facts, Privacy(epsilon=wanted.epsilon, delta=delta), wanted.figures, groups)
     digest = sha256_of(head.file)
     book = read(ledger_path(features.folder))
     _refuse_leaking(head, digest, features, split, book)
@@ -138,21 +162,37 @@ def prepare(
             allowed=allowed,
         )
     check_devices()
-    half = facts.n / 2
-    noisy, exact = (fraction(half, half, each, each, facts.n)[1] for each in (max(plan.noise.sigmas), 0.0))
-    if noisy == (0.0, 1.0):
-        raise UserError(
-            f"With this noise the interval of an accuracy of one half is 0 to 100 %: {facts.n:,} {facts.unit}s are too "
-            f"few for this {parameter('epsilon')}.",
-            "Give a larger one, or a split with more of them. Nothing was charged.",
-            parameter="epsilon",
-        )
+    sure = _sure(plan, asked, wanted)
     for lost in (without_charge(cards(heads_folder()), book), loses(book.account_of(charge.set), charge)):
         if lost is not None:
             warn(lost)
-    with_noise, without = (interval(each, facts.n) for each in (noisy, exact))
-    sure = f"The 95 % interval of an accuracy of one half will be {with_noise}, and without noise {without}."
     return Ready(wanted=wanted, planned=plan, queries=asked, charge=charge, book=book, sure=sure, warnings=warnings)
+
+
+def _sure(plan: Planned, asked: tuple[Asked, ...], wanted: PrivateScoring) -> str:
+    """How sure the figures will be, in sentences. UserError where they would say nothing."""
+    facts, said, useless = _of_one(plan.facts, asked[0].groups), list[str](), None
+    sigmas = dict(zip(map(type, asked), plan.noise.sigmas, strict=False))
+    if Outcomes in sigmas:
+        half = facts.n / 2
+        noisy, exact = (fraction(half, half, each, each, facts.n)[1] for each in (sigmas[Outcomes], 0.0))
+        if noisy == (0.0, 1.0):
+            useless = "the interval of an accuracy of one half is 0 to 100 %"
+        with_noise, without = (interval(each, facts.n) for each in (noisy, exact))
+        said.append(f"The 95 % interval of an accuracy of one half will be {with_noise}, and without noise {without}.")
+    if isinstance(asked[-1], Standings):
+        mean_of, each = ranks.expected(plan.noise.sigmas[-1], asked[-1].depth, facts, wanted.threshold)
+        if mean_of.value is None:
+            useless = "the interval of a mean AUROC of 0.75 is wider than half of all values"
+        ends = (area(0.75, measured.interval, facts.n)[1] for measured in (mean_of, each))
+        said.append("The 95 % interval of a mean AUROC of 0.75 will be {}, and that of one class {}.".format(*ends))
+    if useless is not None:
+        raise UserError(
+            f"With this noise {useless}: {facts.n:,} {facts.unit}s are too few for this {parameter('epsilon')}.",
+            "Give a larger one, or a split with more of them. Nothing was charged.",
+            parameter="epsilon",
+        )
+    return " ".join(said)
 
 
 def release(
@@ -167,7 +207,7 @@ def release(
         ready.planned, wanted.features, charge, ready.book, by=charge.by, confirm=confirm, again=wanted.again
     ) as paid:
         found = _figures(ready, _answers(paid, ready.queries, progress), paid.spent)
-        paid.sha256 = found.sha256
+        paid.figures, paid.sha256 = found.figures, found.sha256
     if paid.unsettled is None:
         return found
     said = f"the ledger does not say that the figures were released. {paid.unsettled.what}"
@@ -197,17 +237,29 @@ def fraction(right: float, wrong: float, a: float, b: float, n: int) -> tuple[fl
     return p, interval, math.hypot((1 - p) * a, p * b) / total
 
 
-def _planned(head: Head, facts: Facts, privacy: Privacy) -> tuple[tuple[Outcomes, ...], Planned]:
+def _planned(
+    head: Head, facts: Facts, privacy: Privacy, figures: str = "accuracy", groups: int = 1
+) -> tuple[tuple[Asked, ...], Planned]:
     """What is released of a head, and with how much noise: a function of public facts."""
     weight, bias = (np.ascontiguousarray(each, np.float64) for each in (head.weight, head.bias))
-    totals = Outcomes(head.chain, weight, bias)
-    mu = noised(Plan((planned(totals, facts, 1.0),)), facts, privacy)[0].mu
-    by_class = 2 * facts.m <= LONGEST and _pays(math.sqrt(2 * facts.k) / mu, facts.n / facts.m)
+    totals, depth = Outcomes(head.chain, weight, bias, groups=groups), depth_of(_of_one(facts, groups))
+    if figures != "accuracy" and depth is None:
+        raise unsupported(
+            f"Areas under ROC curves are not released for {facts.m:,} classes: their counts would not fit into a sum.",
+            "Ask for accuracies.",
+            parameter="figures",
+        )
+    mu = noised(Plan((planned(totals, facts, 1.0),)), facts, privacy)[0].mu / math.sqrt(1 + (figures == "both"))
+    by_class = groups == 1 and 2 * facts.m <= LONGEST and _pays(math.sqrt(2 * facts.k) / mu, facts.n / facts.m)
     # Where the figures per class pay, this does, too.
-    if facts.m > BEST and _pays(1 / mu, facts.n):
+    if facts.m // groups > BEST and _pays(1 / mu, facts.n):
         totals = replace(totals, best=BEST)
-    asked = (totals, Outcomes(head.chain, weight, bias, by_class=True)) if by_class else (totals,)
-    plan = Plan(tuple(planned(query, facts, 1.0) for query in asked))
+    accuracies = (totals, Outcomes(head.chain, weight, bias, by_class=True)) if by_class else (totals,)
+    asked: tuple[Asked, ...] = accuracies if figures != "auroc" else ()
+    shares = [1 / len(accuracies) for _ in asked]
+    if figures != "accuracy" and depth is not None:
+        asked, shares = (*asked, Standings(head.chain, weight, bias, depth, groups)), [*shares, 1.0]
+    plan = Plan(tuple(planned(query, facts, share) for query, share in zip(asked, shares, strict=True)))
     guarantee, mechanism = noised(plan, facts, privacy)
     return asked, Planned(facts=facts, privacy=privacy, plan=plan, mechanism=mechanism, guarantee=guarantee)
 
@@ -239,22 +291,87 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
     return theirs is None or own is None or bool(theirs & own)
 
 
-def _answers(paid: Charged, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
-    """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
+def _answers(paid: Charged, asked: tuple[Asked, ...], progress: Progress | None) -> list[np.ndarray]:
+    """The counts of each query with noise, and the standard deviation of the noise of each: 2 × counts, or 2 ×
+    subgroups × counts.
+    """
     mechanism = paid.planned.noise
     told = None if progress is None else lambda stage, *far: progress("Evaluating", *far)
     oracle, lattice = paid.oracle(told), lattice_of(mechanism)
     found = []
     for query, sigma in zip(asked, mechanism.sigmas, strict=True):
         unit = queries.sensitivity(query, mechanism.facts) * lattice.unit * query.scale(mechanism.facts, lattice)
-        counts = oracle.release(query)[0]
+        counts = oracle.release(query)
+        counts = counts if query.groups > 1 else counts[0]
         found.append(np.stack([counts, np.full_like(counts, sigma * unit)]))
     return found
 
 
 def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> PrivateEvaluation:
     """What the released counts say. Nothing else of the records is looked at from here on."""
-    facts, guarantee = ready.planned.facts, ready.planned.worth
+    guarantee, groups, column = ready.planned.worth, ready.queries[0].groups, ready.wanted.subgroups
+    parts = None
+    if column is not None and groups > 1:
+        values = (ready.wanted.features.manifest.subgroups or {})[column]
+        each = [_read(ready, [answer[:, i] for answer in answers]) for i in range(groups)]
+        parts = tuple(
+            ReleasedSubgroup(
+                column=column, value=value, n=n, auroc=found.get("auroc"), **{name: found[name] for name in _TOP1}
+            )
+            for value, (n, found) in zip(values, each, strict=True)
+        )
+        # The noise of a sum of rows.
+        answers = [np.stack([counts.sum(axis=0), noise[0] * math.sqrt(groups)]) for counts, noise in answers]
+    n, found = _read(ready, answers)
+    return PrivateEvaluation(
+        head=ready.charge.head,
+        head_sha256=ready.charge.digest,
+        features=ready.wanted.features.name,
+        split=ready.charge.split,
+        unit=ready.planned.facts.unit,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        n=n,
+        warnings=ready.warnings,
+        charge=ready.charge.id,
+        spent=spent,
+        subgroups=parts,
+        **found,
+    )
+
+
+_TOP1 = ("top1", "interval", "noise")
+
+
+def _of_one(facts: Facts, groups: int) -> Facts:
+    """The facts of a subgroup of average size."""
+    return replace(facts, m=facts.m // groups, n=max(facts.n // groups, 1))
+
+
+def _read(ready: Ready, answers: list[np.ndarray]) -> tuple[int, dict[str, Any]]:
+    """How many records have a label, and the figures that these answers give, in one row each."""
+    planned = ready.planned.facts
+    facts, names = replace(planned, m=planned.m // ready.queries[0].groups), ready.wanted.head.classes
+    found, n = dict[str, Any](), 0
+    if isinstance(ready.queries[-1], Standings):
+        *answers, (answer, noise) = answers
+        alone = facts.k > 1 or facts.m == 2
+        threshold = 0.5 if ready.wanted.threshold is None and alone else ready.wanted.threshold
+        each, auroc, balanced, labelled = ranks.ranks_of(
+            answer, float(noise[0]), ready.queries[-1].depth, facts, names, threshold
+        )
+        found = {"ranks": each, "auroc": auroc, "threshold": threshold}
+        found |= {} if balanced is None else {"balanced_accuracy": balanced}
+        n = round(min(max(labelled, 0.0), facts.n))
+    if answers:
+        n, accuracies = _accuracies(answers, facts, names)
+        found = accuracies | found
+    blank: dict[str, Any] = dict.fromkeys(("top1", "noise", "top5", "top5_interval", "top5_noise", "per_class"))
+    return n, blank | {"interval": (0.0, 1.0)} | found
+
+
+def _accuracies(answers: list[np.ndarray], facts: Facts, names: tuple[str, ...]) -> tuple[int, dict[str, Any]]:
+    """How many records have a label, and the accuracies."""
     (counts, noise), n = answers[0], facts.n
     deviation = float(noise[0])
 
@@ -269,29 +386,16 @@ def _figures(ready: Ready, answers: list[np.ndarray], spent: Account) -> Private
     if len(answers) == 2:
         # Counts and noise; right and wrong; classes.
         each = answers[1].reshape(2, 2, facts.m)
-        per_class = tuple(
-            _of_class(name, each[0, :, j], float(each[1, 0, j]), n) for j, name in enumerate(ready.wanted.head.classes)
-        )
-    return PrivateEvaluation(
-        head=ready.charge.head,
-        head_sha256=ready.charge.digest,
-        features=ready.wanted.features.name,
-        split=ready.charge.split,
-        unit=facts.unit,
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        n=_count(counts, n),
-        top1=top1[0],
-        interval=top1[1],
-        noise=top1[2],
-        top5=top5[0],
-        top5_interval=top5[1],
-        top5_noise=top5[2],
-        per_class=per_class,
-        warnings=ready.warnings,
-        charge=ready.charge.id,
-        spent=spent,
-    )
+        per_class = tuple(_of_class(name, each[0, :, j], float(each[1, 0, j]), n) for j, name in enumerate(names))
+    balanced = None
+    if per_class is not None and facts.k == 1:
+        measures = [None if of.top1 is None else Measure(of.top1, of.interval) for of in per_class]
+        if (mean_of := mean(measures, independent=True)) is not None:
+            deviation = math.hypot(*(of.noise or 0.0 for of in per_class)) / len(per_class)
+            balanced = Measured(value=mean_of.value, interval=mean_of.interval, noise=deviation)
+    found: dict[str, Any] = {"per_class": per_class, "balanced_accuracy": balanced}
+    found |= zip(("top1", "interval", "noise"), top1, strict=True)
+    return _count(counts, n), found | dict(zip(("top5", "top5_interval", "top5_noise"), top5, strict=True))
 
 
 def _of_class(name: str, counts: np.ndarray, deviation: float, n: int) -> ReleasedClass:

@@ -1,4 +1,5 @@
-"""How sure figures are: whether probabilities can be believed, and by how much one of two heads is better.
+"""How sure figures are: whether probabilities can be believed, how well a class is told from the rest, and by how much
+one of two heads is better.
 
 **Calibration.** Of the records with a probability near p, is p right?
 The probabilities are the softmax of the scores. The softmax loss takes them for that. Other losses do not: the scores
@@ -19,15 +20,35 @@ test (without a correction for continuity) says that the heads differ. Unlike th
 records, and it has a width where the heads never differ. Each interval is for one pair: of twenty, one misses the
 truth.
 
+**The area under the ROC curve** (AUROC) is the probability that a record of a class stands higher than one of the rest.
+Its interval is that of Newcombe (2006, "Confidence intervals for an effect size measure based on the Mann-Whitney
+statistic", part 2, method 5): all values that the score test does not reject, with the variance of Hanley and McNeil
+(1982) for as many records of either kind. It depends on the value and the two counts alone, and it has a width also
+where the classes are told apart without an error. Noise in the value adds to that variance.
+
+**Means over classes.** The figures of single labels on the records of each class are independent, so the distances from
+a figure to the ends of its interval add up in squares (Zou and Donner 2008). Where classes share records, nothing is
+known of how their figures go together, and the distances are averaged: no correlation makes a mean vary more.
+
 All of this takes records as drawn independently. If they are not, n of them tell as much as a *share* of n.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dpfc_cli.heads.metrics import Interval, Z, wilson
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A value with its 95 % interval."""
+
+    value: float
+    interval: Interval
+
 
 BINS = 10
 """Of the probability of the best class. A bin has its upper end and not its lower one."""
@@ -122,10 +143,14 @@ def tango(first: float, second: float, n: float) -> Interval:
 
 def _lower(b: float, c: float, n: float) -> float:
     """The smallest difference that is not rejected: below (b − c)/n the test rejects all up to it."""
-    rejected, held = -1.0, (b - c) / n
+    return _end((b - c) / n, -1.0, lambda gain: _far(b, c, n, gain))
+
+
+def _end(held: float, rejected: float, far: Callable[[float], bool]) -> float:
+    """Of the values from one that is held to one that is rejected, the last that a test does not reject."""
     for _ in range(_HALVINGS):
         middle = (rejected + held) / 2
-        if _far(b, c, n, middle):
+        if far(middle):
             rejected = middle
         else:
             held = middle
@@ -142,3 +167,38 @@ def _far(b: float, c: float, n: float, gain: float) -> bool:
     q = (math.sqrt(max(linear**2 + 8 * n * c * gain * (1 - gain), 0.0)) - linear) / (4 * n)
     variance = n * max(2 * q + gain * (1 - gain), 0.0)
     return (b - c - n * gain) ** 2 > Z**2 * variance
+
+
+def auroc_interval(value: float, positives: float, negatives: float, noise: float = 0.0) -> Interval:
+    """The 95 % interval of an AUROC of so many records of a class and of the rest. noise: the standard deviation of
+    what was added to the value.
+    """
+    if min(positives, negatives) <= 0:
+        return 0.0, 1.0
+    more = (positives + negatives) / 2 - 1
+
+    def far(at: float) -> bool:
+        pairs = 1 + more * ((1 - at) / (2 - at) + at / (1 + at))
+        return (value - at) ** 2 > Z**2 * (at * (1 - at) * pairs / (positives * negatives) + noise**2)
+
+    return _end(value, 0.0, far), _end(value, 1.0, far)
+
+
+def fraction_interval(value: float, n: float, noise: float) -> Interval:
+    """The 95 % interval of a fraction of n records, n > 0. noise: see `auroc_interval`. Without it, that of Wilson."""
+
+    def far(at: float) -> bool:
+        return (value - at) ** 2 > Z**2 * (at * (1 - at) / n + noise**2)
+
+    return _end(value, 0.0, far), _end(value, 1.0, far)
+
+
+def mean(of: Sequence[Measure | None], independent: bool = False) -> Measure | None:
+    """The mean of those that are known, if any is. independent: whether they are."""
+    known = [each for each in of if each is not None]
+    if not known:
+        return None
+    middle = sum(each.value for each in known) / len(known)
+    ends = ([each.value - each.interval[0] for each in known], [each.interval[1] - each.value for each in known])
+    down, up = ((math.hypot(*each) if independent else sum(each)) / len(known) for each in ends)
+    return Measure(middle, (max(middle - down, 0.0), min(middle + up, 1.0)))

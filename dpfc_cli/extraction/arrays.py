@@ -14,6 +14,7 @@ import numpy as np
 from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.groups import Keys, grouped
 from dpfc_cli.annotations.split_files import held_out
+from dpfc_cli.annotations.subgroups import subgroups_of
 from dpfc_cli.arrays import Rows, sliced
 from dpfc_cli.errors import parameter, quoted, unwritable
 from dpfc_cli.extraction import making
@@ -45,6 +46,7 @@ class Records:
         y: the labels, n × k integers, −1 for none.
         names: the labels as texts, if the source has no integers: label j is names[j]. They are sorted.
         keys: the person of each record, if the source says so.
+        subgroups: the numbers of its values in the columns that are kept, n × columns.
 
     """
 
@@ -55,6 +57,7 @@ class Records:
     y: np.ndarray
     names: tuple[str, ...] | None = None
     keys: Keys | None = None
+    subgroups: np.ndarray | None = None
 
     def part(self, order: np.ndarray) -> Self:
         """The records in another order, or some of them alone. order: their numbers, each once at most.
@@ -65,7 +68,9 @@ class Records:
         keys = None if self.keys is None else self.keys.part(order)
         before = getattr(self.rows, "__self__", None)
         source, wanted = (before.source, before.order[order]) if isinstance(before, _Ordered) else (self, order)
-        return replace(self, n=len(order), rows=_Ordered(source, wanted).rows, y=self.y[order], keys=keys)
+        values = None if self.subgroups is None else self.subgroups[order]
+        rows = _Ordered(source, wanted).rows
+        return replace(self, n=len(order), rows=rows, y=self.y[order], keys=keys, subgroups=values)
 
     @property
     def step(self) -> int:
@@ -160,9 +165,13 @@ def make_of(
         splits = {split: train.part(records) for split, records in parts.items()}
     # The listing is that of the source. So the ledger knows the records, with groups and without.
     groupings = {split: grouped(own.keys) for split, own in splits.items() if own.keys is not None}
+    asked = subgroups_of(wanted.subgroups)
     if groupings:
         identity["groups"] = {split: grouping.digest for split, grouping in groupings.items()}
         splits = {split: own.part(groupings[split].order) for split, own in splits.items()}
+    values = {split: own.subgroups for split, own in splits.items()}
+    if (digests := making.subgroups_in(values, asked)) is not None:
+        identity["subgroups"] = digests
     manifest = Manifest(
         classes=source.classes,
         dim=splits["train"].d,
@@ -174,6 +183,7 @@ def make_of(
         source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
         versions={"numpy": np.__version__},
         grouped_by=source.person if groupings else None,
+        subgroups=asked or None,
     )
     features = making.found(out, manifest, wanted.population)
     if features is not None:
@@ -184,8 +194,9 @@ def make_of(
 
     sizes = {split: own.n for split, own in splits.items()}
     nulls = Broken("record", sizes, lambda split, i: f"record {i} of {split}", wanted.share)
-    population = wanted.population
-    made = making.make(wanted, out, manifest, write, nulls, groupings=groupings, population=population, keep=False)
+    kept = {split: each for split, each in values.items() if each is not None}
+    given: dict[str, Any] = {"groupings": groupings, "subgroups": kept, "population": wanted.population}
+    made = making.make(wanted, out, manifest, write, nulls, **given, keep=False)
     return made.features, True
 
 

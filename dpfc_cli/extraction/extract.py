@@ -12,19 +12,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from dpfc_cli import backbones
 from dpfc_cli.annotations.broken import Broken, naming
 from dpfc_cli.annotations.classes import class_names
 from dpfc_cli.annotations.groups import Grouping, Rule, rule_of
 from dpfc_cli.annotations.person_hints import persons_noticed, refuse_both
+from dpfc_cli.annotations.subgroups import subgroups_of
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import GUARDED, Faults, Note, conflict, counted, parameter
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
+from dpfc_cli.extraction.making import subgroups_in
 from dpfc_cli.extraction.request import AUTO, Extraction
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
@@ -142,7 +145,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
         return make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
 
     whose = made_of.population
-    made = making.make(wanted, folder, manifest, write, broken, groupings=groupings, population=whose, keep=True)
+    values = {name: split.subgroups for name, split in pictures.splits.items() if split.subgroups is not None}
+    given: dict[str, Any] = {"groupings": groupings, "subgroups": values, "population": whose}
+    made = making.make(wanted, folder, manifest, write, broken, **given, keep=True)
     seconds = time.monotonic() - started
     return Extracted(folder=folder, features=made.features, images=made.records, seconds=seconds, resumed=made.resumed)
 
@@ -194,9 +199,11 @@ def described(
     backbone = backbones.load(replace(made_of.network, image_shape=shape, progress=_within(LOADING, tell)))
     # The listing is that of the source. So the ledger knows the pictures, with persons and without.
     who = {name: grouping.digest for name, grouping in groupings.items()} or None
-    options = {"spread": wanted.limit, "hold_out": wanted.hold_out, "groups": who}
+    kept = subgroups_in({name: split.subgroups for name, split in pictures.splits.items()}, made_of.asked.subgroups)
+    options = {"spread": wanted.limit, "hold_out": wanted.hold_out, "groups": who, "subgroups": kept}
     asked = made_of.asked
-    return backbone, manifest_of(pictures, backbone, wanted.dtype, asked.preparation, asked.group_by, **options)
+    manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, asked.group_by, **options)
+    return backbone, structs.replace(manifest, subgroups=asked.subgroups or None)
 
 
 class Extractable(NamedTuple):
@@ -233,6 +240,7 @@ def checked(wanted: Extraction) -> Extractable:
         table=None if wanted.table is None else Path(wanted.table).expanduser(),
         file_column=wanted.file_column,
         group_by=rule,
+        subgroups=subgroups_of(wanted.subgroups),
     )
     catalogue.check(source, data_dir, asked)
     whose = _population_of(wanted.population, catalogue.catalogued(source, data_dir))

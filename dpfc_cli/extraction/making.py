@@ -1,14 +1,19 @@
 """Making a feature set: one that is there is found; otherwise its shards are made, and it is written down and named."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.groups import Grouping
-from dpfc_cli.errors import UserError
+from dpfc_cli.annotations.subgroups import Named
+from dpfc_cli.errors import UserError, conflict, parameter
 from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -40,6 +45,21 @@ def found(folder: Path, manifest: Manifest, population: str | None) -> FeatureSe
     return there
 
 
+def subgroups_in(values: Mapping[str, np.ndarray | None], asked: Named) -> dict[str, str] | None:
+    """A digest of the subgroups of each split, for the identity of a set; None if none are asked for. UserError where
+    the source has no such columns.
+    """
+    if not asked:
+        return None
+    known = {split: each for split, each in values.items() if each is not None}
+    if len(known) < len(values):
+        raise conflict(
+            "This source has no columns to keep.", f"Leave out {parameter('subgroups')}.", parameter="subgroups"
+        )
+    names = json.dumps(asked).encode()
+    return {split: hashlib.sha256(names + each.astype("<i4").tobytes()).hexdigest() for split, each in known.items()}
+
+
 def make(
     wanted: Making,
     folder: Path,
@@ -48,6 +68,7 @@ def make(
     broken: Broken,
     *,
     groupings: Mapping[str, Grouping],
+    subgroups: Mapping[str, np.ndarray],
     population: str | None,
     keep: bool,
 ) -> Made:
@@ -60,6 +81,7 @@ def make(
         write: writes shards that the writer lacks, and says how many records they have.
         broken: what knows of null records, and how many there may be.
         groupings: whose the records of each split are, if that is known.
+        subgroups: the numbers of their values in the columns that are kept, if any are.
         population: whose records they are.
         keep: whether finished shards are kept if a record was refused. Once that is corrected, it is another source.
 
@@ -68,7 +90,7 @@ def make(
 
     """
     groups = {split: grouping.ids for split, grouping in groupings.items()} or None
-    writer = FeatureWriter(folder, manifest, broken, groups, population)
+    writer = FeatureWriter(folder, manifest, broken, groups, population, subgroups or None)
     with saying_what_is_kept(folder), closing(writer):
         try:
             count = write(writer)

@@ -71,6 +71,12 @@ class Making(Options):
         WHAT,
         default=False,
     )
+    subgroups: str | None = option(
+        "Columns to keep, with their values, public facts, such as 'sex=f,m;site=a,b': 'dpfc evaluate --subgroups sex' "
+        "shows figures of each value. A record with another value is in none.",
+        WHAT,
+        metavar="COLUMNS",
+    )
     population: str | None = option(
         "Whose records these are. Nobody may be in two populations. A set without a name counts in all of them.",
         WHAT,

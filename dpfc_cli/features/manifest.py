@@ -105,6 +105,7 @@ class Manifest(Record, dict=True):
         id: the set's own random id, 32 hexadecimal digits; "" before the set is made.
         grouped_by: how groups were found, such as {"by": "folder", "level": 1}, without any name of a group; None if
             the set is not grouped.
+        subgroups: the columns that are kept beside the shards, with their values; None if there are none.
 
     """
 
@@ -120,6 +121,7 @@ class Manifest(Record, dict=True):
     version: int = VERSION
     id: Id = ""
     grouped_by: Mapping[str, Scalar] | None = None
+    subgroups: Mapping[str, tuple[str, ...]] | None = None
 
     @cached_property
     def identity(self) -> Identity:
@@ -138,8 +140,9 @@ class Manifest(Record, dict=True):
     def to_json(self) -> bytes:
         """The bytes of `manifest.json`. A name that is not UTF-8 on disk is written with JSON's escapes."""
         values = encoded(self)
-        if not self.grouped:
-            del values["grouped_by"]
+        for name in ("grouped_by", "subgroups"):
+            if values[name] is None:
+                del values[name]
         said = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         return said.encode("utf-8", "backslashreplace")
 
@@ -184,7 +187,7 @@ def load(folder: Path) -> Manifest:
             raise ValueError("it is no JSON object")
         if type(raw.get("version")) is not int or raw["version"] != VERSION:
             raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads version {VERSION}")
-        manifest = decoded({"grouped_by": None, **raw}, Manifest)
+        manifest = decoded({"grouped_by": None, "subgroups": None, **raw}, Manifest)
         decoded(manifest.backbone, _Backbone)
         if not isinstance(manifest.source.get("identity"), dict) or manifest.identity is None:
             raise Fault("source.identity")

@@ -52,6 +52,7 @@ class FeatureSet(Told):
         self._file = _file(self.folder)
         self.manifest: Manifest = load(self.folder)
         self._numbers: np.ndarray | None = None
+        self._subgroup: tuple[int, int | None] | None = None
 
     def told(self) -> dict[str, str]:
         records = ", ".join(f"{name} {n:,}" for name, n in self.splits.items())
@@ -108,6 +109,24 @@ class FeatureSet(Told):
         found.manifest = replace(self.manifest, classes=tuple(classes))
         numbers = [classes.index(name) for name in own]
         found._numbers = np.array([*numbers, NO_CLASS, -1], np.int32)
+        return found
+
+    def of_subgroups(self, column: str, value: str | None = None) -> "FeatureSet":
+        """The same records, of which those without this value of a column are null records. Without a value, those that
+        have none of its values are; and where the value has the number i, a label j becomes i·m + j, of m classes.
+
+        UserError: the set has not kept such a column.
+        """
+        known = self.manifest.subgroups or {}
+        if column not in known:
+            raise missing(
+                f"{quoted(self.folder)} has no subgroups by '{printable(column)}'.",
+                f"It has: {', '.join(known) or 'none'}. 'dpfc extract' and 'dpfc import' keep a column with "
+                f"{parameter('subgroups')} COLUMN=VALUE,VALUE.",
+                parameter="subgroups",
+            )
+        found = copy.copy(self)
+        found._subgroup = list(known).index(column), None if value is None else known[column].index(value)
         return found
 
     def is_same(self) -> bool:
@@ -221,12 +240,20 @@ class FeatureSet(Told):
         for shard, start, columns in self._opened(facts, _starts(facts, range(begin, facts.n))):
             for at in range(max(0, begin - start), shard.rows, rows):
                 x, y, *groups = (rows_of(column, self.folder / shard.file, at, rows) for column in columns)
+                values = groups.pop() if self.manifest.subgroups else None
                 y = y.reshape(len(x), -1)
                 if self._numbers is not None:
                     # −1 stays −1, and what was no class stays none.
                     last = len(self._numbers) - 2
                     y = self._numbers[np.where((y >= -1) & (y < last), y, last)]
-                yield x, y, *groups
+                if self._subgroup is not None and values is not None:
+                    column, only = self._subgroup
+                    own, m = values[:, column, None], len(self.manifest.classes)
+                    if only is None:
+                        y = np.where((y >= 0) & (y < m) & (own >= 0), own * m + y, -1)
+                    else:
+                        y = np.where(own == only, y, -1)
+                yield x, y.astype(np.int32, copy=False), *groups
 
     def _opened(
         self, facts: SplitFacts, shards: list[tuple[Shard, int]]
@@ -254,7 +281,9 @@ class FeatureSet(Told):
                     before = _last_group(columns[-1], path, n, before)
                     if start + n == facts.n and before + 1 != facts.groups:
                         raise broken(path, "it does not end with the last group of the manifest")
-                elif "groups" in file:
+                if kept := self.manifest.subgroups:
+                    columns.append(plain_dataset(file, path, "subgroups", (n, len(kept)), "int32"))
+                if not self.manifest.grouped and "groups" in file:
                     raise broken(path, "it has groups, and the manifest has none")
                 yield shard, start, columns
 

@@ -75,6 +75,7 @@ class ShardSink:
         manifest: of the set.
         tolerant: whether it takes null records.
         groups: of its records, if the set is grouped.
+        subgroups: of its records, if the set has some: rows × columns, numbers of values.
 
     Attributes:
         filled: how many rows were added.
@@ -82,7 +83,14 @@ class ShardSink:
 
     """
 
-    def __init__(self, planned: PlannedShard, manifest: Manifest, tolerant: bool, groups: np.ndarray | None) -> None:
+    def __init__(
+        self,
+        planned: PlannedShard,
+        manifest: Manifest,
+        tolerant: bool,
+        groups: np.ndarray | None,
+        subgroups: np.ndarray | None = None,
+    ) -> None:
         rows, dim, dtype, k = planned.rows, manifest.dim, manifest.dtype, manifest.labels_per_record
         self._bytes = io.BytesIO()
         self._file = file = h5py.File(self._bytes, "w", libver="latest", track_order=False)
@@ -94,6 +102,8 @@ class ShardSink:
         if groups is not None:
             # A null record keeps its group: whether it is null depends on its bytes.
             file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
+        if subgroups is not None:
+            file.create_dataset("subgroups", data=subgroups, dtype="int32", track_times=False)
         self._dtype, self._tolerant = dtype, tolerant
         self.filled, self.null = 0, list[int]()
 

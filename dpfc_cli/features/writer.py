@@ -56,6 +56,7 @@ class FeatureWriter:
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
         population: whose records they are.
+        subgroups: the numbers of the values of each record of each split, n × columns, if the manifest names columns.
 
     Attributes:
         resumed: how many shards were still to be made when this process continued what another one began; None if it
@@ -73,8 +74,10 @@ class FeatureWriter:
         broken: Broken,
         groups: Mapping[str, np.ndarray] | None = None,
         population: str | None = None,
+        subgroups: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.folder, self._manifest, self._broken, self._groups = folder, manifest, broken, groups
+        self._subgroups = subgroups
         self._partial = folder.with_name(folder.name + PARTIAL)
         width = manifest.dim * np.dtype(manifest.dtype).itemsize
         counts = {split: number_of_shards(n, width) for split, n in broken.sizes.items()}
@@ -100,8 +103,11 @@ class FeatureWriter:
     @contextmanager
     def shard(self, planned: PlannedShard) -> Iterator["ShardSink"]:
         """A sink for the rows of one shard. The file gets its name at the end of the block, if there was no error."""
-        ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
-        sink = ShardSink(planned, self._manifest, self._broken.tolerant, ids)
+        ids, values = (
+            None if each is None else each[planned.split][planned.start : planned.stop]
+            for each in (self._groups, self._subgroups)
+        )
+        sink = ShardSink(planned, self._manifest, self._broken.tolerant, ids, values)
         yield sink
         if sink.filled != planned.rows:
             raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")

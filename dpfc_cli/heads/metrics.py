@@ -1,17 +1,18 @@
-"""How good a head is on a labelled split: top-1, top-5 and per class, and the average precision for sets of labels.
+"""How good a head is on a labelled split: top-1, top-5, and how well each class is told from the rest.
 
 The figures are computed from the raw records, without noise. A test split is there for that. On the private training
 split they would leak, so `dpfc_cli.evaluation` warns.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dpfc_cli.features.reader import Blocks
 from dpfc_cli.heads.head import Scorer
+from dpfc_cli.privacy.inputs import standing
 
 Interval = tuple[float, float]
 BEST = 5
@@ -19,7 +20,7 @@ BEST = 5
 Z = 1.959963984540054
 """The standard normal distribution has 95 % of its mass between −Z and Z."""
 CHUNK_NUMBERS = 2**26
-"""How many scores `average_precisions` holds at once: half a gigabyte."""
+"""How many scores `ranked` holds at once: half a gigabyte."""
 
 
 class Scores:
@@ -70,24 +71,66 @@ def wilson(hits: int, n: int, share: float = 1.0) -> tuple[float, float]:
     return low, high
 
 
-def average_precisions(head: Scorer, stream: Callable[[], Blocks], n: int) -> np.ndarray:
-    """The average precision of every class: Σ (R_i − R_{i−1})·P_i over the distinct scores, recall R and precision P;
-    NaN for a class that no record has.
+class Ranked(NamedTuple):
+    """How a head tells each class from the rest: (m,) each.
+
+    positives: the records that have the class as a label; negatives: the others. found: of the positives, those of
+    which the class is said. spared: of the negatives, those of which it is not. auroc: the probability that a positive
+    stands higher than a negative (`standing`), equal ones counted half; NaN where there are none of a kind. precision:
+    the average precision, Σ (R_i − R_{i−1})·P_i over the distinct scores, recall R and precision P; NaN likewise.
+    """
+
+    positives: np.ndarray
+    negatives: np.ndarray
+    found: np.ndarray
+    spared: np.ndarray
+    auroc: np.ndarray
+    precision: np.ndarray
+
+
+def standing_of(probability: float) -> float:
+    """The `standing` of a class that has this probability."""
+    own, rest = probability**0.25, (1 - probability) ** 0.25
+    return float(own / (own + rest))
+
+
+def ranked(
+    heads: Sequence[Scorer], stream: Callable[[], Blocks], n: int, several: bool, threshold: float | None = None
+) -> list[Ranked]:
+    """How each head tells the classes apart.
 
     stream: gives the blocks of the n records anew. It is called once for every chunk of classes whose scores fit into
-    memory.
+    memory. several: whether a record may have several labels. threshold: a class is said where its probability is at
+    least this. Default: 1/2 with several labels; otherwise of each record the best class is said.
     """
-    m = head.weight.shape[1]
-    width = max(1, min(m, CHUNK_NUMBERS // max(n, 1)))
-    found = np.full(m, np.nan)
+    m = heads[0].weight.shape[1]
+    width = max(1, min(m, CHUNK_NUMBERS // max(n * len(heads), 1)))
+    least = None if threshold is None and not several else standing_of(0.5 if threshold is None else threshold)
+    made: list[list[tuple[float, ...]]] = [[] for _ in heads]
     for first in range(0, m, width):
-        classes = np.arange(first, min(first + width, m))
-        part = replace(head, weight=head.weight[:, classes], bias=head.bias[classes])
-        kept = [(part.scores(x), (y[:, :, None] == classes).any(axis=1)) for _, x, y, *_ in labelled(stream())]
-        scores, positive = (np.concatenate(columns) for columns in zip(*kept, strict=True))
-        for i, j in enumerate(classes):
-            found[j] = _average_precision(scores[:, i], positive[:, i])
-    return found
+        classes, sets = np.arange(first, min(first + width, m)), []
+        kept: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in heads]
+        for _, x, y, *_ in labelled(stream()):
+            sets.append((y[:, :, None] == classes).any(axis=1))
+            for head, own in zip(heads, kept, strict=True):
+                scores = head.scores(x)
+                part = standing(scores, several, np)[:, classes]
+                own.append((part, scores.argmax(axis=1)[:, None] == classes if least is None else part >= least))
+        positive = np.concatenate(sets)
+        for columns, own in zip(made, kept, strict=True):
+            part, said = (np.concatenate(each) for each in zip(*own, strict=True))
+            columns += [_of_class(part[:, i], said[:, i], positive[:, i]) for i in range(len(classes))]
+    return [Ranked(*map(np.array, zip(*columns, strict=True))) for columns in made]
+
+
+def _of_class(scores: np.ndarray, said: np.ndarray, positive: np.ndarray) -> tuple[float, ...]:
+    own, rest = np.sort(scores[positive]), np.sort(scores[~positive])
+    auroc = math.nan
+    if len(own) and len(rest):
+        below = np.searchsorted(rest, own) + np.searchsorted(rest, own, side="right")
+        auroc = float(below.sum()) / 2 / len(own) / len(rest)
+    counts = (len(own), len(rest), int((said & positive).sum()), int((~said & ~positive).sum()))
+    return *counts, auroc, _average_precision(scores, positive)
 
 
 def labelled(blocks: Blocks) -> Blocks:

@@ -54,6 +54,7 @@ def check(dataset: str, data_dir: Path | None = None, asked: Request | None = No
         ("table", asked.table, entry.tabled, "its labels stand elsewhere"),
         ("file_column", asked.file_column, entry.tabled, "its labels stand elsewhere"),
         ("group_by", rule, known, "it does not say which pictures are of one person"),
+        ("subgroups", asked.subgroups or None, "column" in entry.groups, "it has no columns"),
         ("window", window, not entry.pixels, "its pictures are pixels of 8 bits already"),
         ("exif", asked.preparation.exif or None, not entry.pixels, "its pictures are pixels of 8 bits already"),
     ):

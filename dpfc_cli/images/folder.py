@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
+from dpfc_cli.annotations.broken import ABSENT
 from dpfc_cli.annotations.classes import USUAL_NAMES, coded, stated, text_of
 from dpfc_cli.annotations.groups import Rule, key_of
 from dpfc_cli.annotations.metadata import (
@@ -138,7 +139,7 @@ def _opened(request: Request) -> ImageSet:
     else:
         for part in parts.values():
             _find_in_class_folders(part, classes, skipped)
-        if labels_at is not None and (rule is None or rule.column is None):
+        if labels_at is not None and (rule is None or rule.column is None) and not request.subgroups:
             remarks += (f"Left out: '{labels_at}', because folders name the classes.",)
         _check_order(classes, parts.values(), asserted)
     check_readable(name for part in parts.values() for name in part.names)
@@ -148,6 +149,10 @@ def _opened(request: Request) -> ImageSet:
         with request.faults.gathered():
             if rule is not None:
                 persons = _persons(part, rule, table_at, classes_above=not tabled)
+        values = dict[str, list[object]]()
+        with request.faults.gathered():
+            for name in request.subgroups:
+                values[name] = _in_column(part, Needed(name, (), "subgroups", "subgroups"), table_at)
         listed[split] = Listed(
             labels=coded([value for value, _ in part.found]),
             pictures=Files(part.folder, part.names),
@@ -155,7 +160,8 @@ def _opened(request: Request) -> ImageSet:
             classes=() if tabled else tuple(dict.fromkeys(name.partition("/")[0] for name in part.names)),
             entries=[entry for _, entry in part.found],
             persons=persons,
-            unusable={i: "there is no such file" for i, (_, entry) in enumerate(part.found) if entry.size == MISSING},
+            subgroups=values,
+            unusable={i: ABSENT for i, (_, entry) in enumerate(part.found) if entry.size == MISSING},
         )
     also = () if tabled else classes
     found = image_set("imagefolder", listed, request, also=also, remarks=(*remarks, *left_out(skipped)))
@@ -306,13 +312,18 @@ def _persons(part: _Part, rule: Rule, table_at: TableAt, *, classes_above: bool)
     """What names the person of each image of a split. classes_above: whether the first folder of a name is that of the
     class.
     """
-    names, folder, place, column = part.names, part.folder, part.table, rule.column
-    if column is None:
-        return [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in names]
+    if rule.column is None:
+        return [rule.of_name(name, name.partition("/")[2] if classes_above else name) for name in part.names]
+    return _in_column(part, _person(rule.column), table_at)
+
+
+def _in_column(part: _Part, needed: Needed, table_at: TableAt) -> list[object]:
+    """The value of each image of a split in a column."""
+    names, folder, place, column = part.names, part.folder, part.table, str(needed.given)
     if place is not None:
         table = table_at(place)
         refuse_lines(place, table.wrong)
-        columns_in(place, list(table.columns), _person(column))
+        columns_in(place, list(table.columns), needed)
         known = dict(zip(table.files, table.columns[column], strict=True))
         files = [Path(os.path.normpath(folder.absolute() / name)) for name in names]
         if unnamed := [name for name, file in zip(names, files, strict=True) if file not in known]:

@@ -28,6 +28,7 @@ from dpfc_cli.annotations.classes import Labels, Origin, labelled, stated
 from dpfc_cli.annotations.groups import NO_PERSON, By, Grouping, Keys, Rule, check_apart, grouped, keys_of
 from dpfc_cli.annotations.split_files import held_out as rule
 from dpfc_cli.annotations.split_files import splits_left_out
+from dpfc_cli.annotations.subgroups import Named, codes_of
 from dpfc_cli.downloads import Remote
 from dpfc_cli.errors import Faults, conflict, counted, parameter, quoted, secret
 from dpfc_cli.images.pictures import Pictures, Pixels, Preparation, Records, UnreadableError, unread, unreadable
@@ -145,6 +146,7 @@ class Split:
     pixels: Decoder
     listing: str  # SHA-256 in hex of what the source is made of
     keys: Keys | None = None  # the person of each picture, if the user asked for persons
+    subgroups: NDArray[np.int32] | None = None  # the numbers of its values in columns that are kept, n × columns
 
     @property
     def n(self) -> int:
@@ -159,7 +161,9 @@ class Split:
         on the same pictures.
         """
         keys = None if self.keys is None else self.keys.part(records)
-        return replace(self, labels=self.labels[records], pixels=self.pixels.only(records), keys=keys)
+        values = None if self.subgroups is None else self.subgroups[records]
+        pixels = self.pixels.only(records)
+        return replace(self, labels=self.labels[records], pixels=pixels, keys=keys, subgroups=values)
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,7 @@ class Request:
     table: Path | None = None  # the table of labels, if it does not lie beside the pictures under its usual name
     file_column: str | None = None  # the column of that table that names the picture, if it is not a usual one
     group_by: Rule | None = None  # how the person of a picture is found
+    subgroups: Named = field(default_factory=dict)  # columns to keep, with their values
     faults: Faults = field(default_factory=Faults, compare=False)  # what is wrong and does not hide what follows
 
 
@@ -260,6 +265,7 @@ class Listed:
     entries: Iterable[Entry]  # the files of the source
     classes: tuple[str, ...] = ()  # those that the source itself names; they and the entries are the listing
     persons: Iterable[object] | None = None  # what names the person of each picture; None if nobody asked
+    subgroups: Mapping[str, Iterable[object]] = field(default_factory=dict)  # the values of columns that are kept
     unusable: Mapping[int, str] = field(default_factory=dict)  # why pictures cannot be used that the source lacks
 
 
@@ -321,6 +327,7 @@ def _split(labels: np.ndarray, found: Listed, request: Request) -> Split:
         pixels=Decoder(pictures, request.preparation, unusable=unusable),
         listing=listing_of(found.classes, found.entries),
         keys=keys,
+        subgroups=codes_of(found.subgroups, request.subgroups) if found.subgroups else None,
     )
 
 

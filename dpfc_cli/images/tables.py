@@ -249,7 +249,9 @@ def open_tables(found: Mapping[str, list[Path]], request: Request) -> ImageSet:
         columns.chosen(schema, person, columns.is_key, "integers or texts", "group_by", source)
     label = columns.label_column(schema, request.label_column, columns.is_label, "labels", source, person)
     names = hub_class_names(schema.metadata, label)
-    others = [each for each in schema.names if each not in (image, label, person)]
+    for each in request.subgroups:
+        columns.chosen(schema, each, columns.is_label, "subgroups", "subgroups", source)
+    others = [each for each in schema.names if each not in (image, label, person, *request.subgroups)]
     remarks = (f"Left out: {counted(len(others), 'column')} ({', '.join(others[:20])}).",) if others else ()
 
     def values(column: str, *splits: str) -> Iterator[object]:
@@ -293,6 +295,7 @@ def open_tables(found: Mapping[str, list[Path]], request: Request) -> ImageSet:
             entries=entries,
             classes=names or (),
             persons=None if person is None else values(person, split),
+            subgroups={each: values(each, split) for each in request.subgroups},
         )
     return replace(image_set("parquet", listed, request, also=names or (), remarks=remarks), noticed=noticed)
 

@@ -1,4 +1,4 @@
-"""What a ledger has in it: facts of five kinds.
+"""What a ledger has in it: facts of six kinds.
 
 A fact has a random id and never changes. A later one may name facts that it replaces. On disk a fact is its id, its
 kind and the JSON of all other fields, with sorted keys.
@@ -32,6 +32,7 @@ from dpfc_cli.records.claims import (
     is_time,
     mu_squared,
 )
+from dpfc_cli.records.figures import Figures
 from dpfc_cli.structs import Count, Digest, Fault, Fraction, Id, Json, Record, Whole, decoded, encoded
 
 State = Literal["stopped", "resumed", "written"]
@@ -164,6 +165,14 @@ class Outcome(Fact):
     after: Id | None = None
 
 
+class Released(Fact):
+    """What a private evaluation has released. It lies beside its charge, and the outcome of that has its SHA-256. So
+    whoever has a copy of the ledger has what was paid for, and no row can be changed unnoticed.
+    """
+
+    figures: Figures
+
+
 class Cap(Fact, dict=True):
     """How much all charges of a population may spend together, from now on.
 
@@ -197,7 +206,7 @@ class Merge(Fact):
     ignored: tuple[Id, ...] = ()
 
 
-KINDS: Mapping[str, type[Fact]] = {kind.__name__.lower(): kind for kind in (Set, Charge, Outcome, Cap, Merge)}
+KINDS: Mapping[str, type[Fact]] = {kind.__name__.lower(): kind for kind in (Set, Charge, Outcome, Released, Cap, Merge)}
 
 
 def fact_of(fact: str, kind: str, body: Json) -> Fact:

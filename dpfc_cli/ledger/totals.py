@@ -30,10 +30,11 @@ from typing import TypeVar
 from msgspec import structs
 
 from dpfc_cli.errors import counted, printable
-from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Set
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Released, Set
 from dpfc_cli.privacy.facts import Unit
 from dpfc_cli.privacy.filters import RESERVE
 from dpfc_cli.records.claims import Release, epsilon_of
+from dpfc_cli.records.figures import Figures
 from dpfc_cli.rounding import cost
 from dpfc_cli.show.document import Told
 
@@ -268,6 +269,18 @@ class Ledger:
         """The charges that ended with a file of this digest."""
         found = {each.charge for each in self.all(Outcome) if each.sha256 == sha256}
         return [charge for charge in self.all(Charge) if charge.id in found]
+
+    @cached_property
+    def released(self) -> dict[str, Figures]:
+        """The figures of private evaluations, the oldest first, by their charges. They are those that the outcomes of
+        the charges name.
+        """
+        found = ((each.figures.charge, each.figures) for each in self.all(Released))
+        return {of: made for of, made in found if (end := self.outcome(of)) and end.sha256 == made.sha256}
+
+    def released_of(self, head: str) -> list[Figures]:
+        """Those of the head with this SHA-256."""
+        return [each for each in self.released.values() if each.head_sha256 == head]
 
     def account(self, population: str | None) -> Account:
         """What counts for a population. None: what counts for the people of undeclared sets alone."""

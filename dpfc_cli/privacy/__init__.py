@@ -7,7 +7,7 @@ Read the modules in this order. Each one answers one question:
 2. `chain`: which preprocessing can one record pass through?
 3. `inputs`: what does a query see of one record, and when is a record null?
 4. `queries`: which sums can be asked for, and why is the contribution of one record bounded?
-5. `outcomes`: why is the same true for the counts of a private evaluation?
+5. `outcomes`, `standings`: why is the same true for the counts of a private evaluation?
 6. `forms`: which queries are accepted, what does a plan fix of them, and in which pieces are they answered?
 7. `lattice`: why does that bound also hold for the numbers that the computer really adds?
 8. `oracle`: what does a training method see, and how does it state its plan of releases?

@@ -194,15 +194,13 @@ def mu_of_sigma(sigma: float, releases: int) -> float:
 
 
 DEFAULT_DELTA = "Default: 1e-5, or 1e5/n² if n, the number of records or persons, is above 100,000."
-"""What is said of an option that `default_delta` stands in for."""
 
 
 def default_delta(n: int) -> float:
     """min(1e-5, 1e5/n²).
 
     δ would also allow a mechanism that publishes each record with probability δ: n·δ of them on average. Up to 100,000
-    records δ is that of the paper, for figures that can be compared, and n·δ ≤ 1. Above, n·δ = 1e5/n becomes ever
-    smaller, where 1/n would let it stay at 1. So δ is far below 1/n where n is large, and has no step.
+    records δ is that of the paper, and n·δ ≤ 1. Above, n·δ = 1e5/n becomes ever smaller. At 1/n it would stay at 1.
     """
     return min(1e-5, 1e5 / n**2)
 

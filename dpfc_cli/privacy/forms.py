@@ -20,6 +20,7 @@ from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import QUERIES, ClassGrams, Gradient, Gram, Hessians, Query
+from dpfc_cli.privacy.standings import DEEPEST, Standings
 
 PIECE_BYTES = 64 * 2**20
 """The most bytes of a piece of an answer, unless one matrix has more. See `pieces`."""
@@ -106,13 +107,21 @@ def check(query: Query, facts: Facts) -> None:
         and (query.start == 0 or query.stop is not None)
     ):
         raise ValueError(f"there is no piece {query.start}..{query.stop} of {facts.m} classes")
+    if isinstance(query, Outcomes | Standings) and not (
+        type(query.groups) is int and query.groups >= 1 and facts.m % query.groups == 0
+    ):
+        raise ValueError(f"{facts.m} classes are not those of {query.groups!r:.40} subgroups")
     if isinstance(query, Outcomes) and not (
         type(query.by_class) is bool
         and type(query.best) is int
-        and 1 <= query.best < (2 if query.by_class else max(facts.m, 2))
+        and 1 <= query.best < (2 if query.by_class else max(facts.m // query.groups, 2))
         and query.shape(facts)[1] <= LONGEST
     ):
         raise ValueError(f"outcomes of {facts.m} classes cannot be counted so")
+    if isinstance(query, Standings) and not (
+        type(query.depth) is int and 1 <= query.depth <= DEEPEST and query.shape(facts)[1] <= LONGEST
+    ):
+        raise ValueError(f"standings of {facts.m} classes cannot be counted so")
     if isinstance(query, Gram | Gradient | Hessians):
         # The type first: an object of another class could claim to equal 0.
         none = type(query.constant) in chains.NUMBERS and query.constant == 0

@@ -35,6 +35,15 @@ def label_rows(labels: Array, m: int, xp: ModuleType) -> Array:
     return xp.any(labels[:, :, None] == xp.arange(m), axis=1).astype(xp.float64)
 
 
+def of_subgroups(y: Array, count: int, xp: ModuleType) -> tuple[Array, Array]:
+    """Label rows of m classes in each of some subgroups, B × (count·m): a 1 for the subgroup of each record, B × count,
+    and its label rows there, B × m. A record with labels in several subgroups is in the first of them alone.
+    """
+    rows = y.reshape(len(y), count, -1)
+    first = xp.argmax(xp.any(rows > 0, axis=-1), axis=-1)[:, None] == xp.arange(count)
+    return first.astype(xp.float64), xp.sum(xp.where(first[:, :, None], rows, 0.0), axis=1)
+
+
 def inputs(chain: Chain, constant: float, x: Array, xp: ModuleType, radius: float | None = None) -> Array:
     """The input of the linear head for each record, B × d, float32 and finite: chain(x), followed by a constant feature
     for the bias (0 for none). B × d or B × (d + 1), float64. radius: the length that every row is scaled to; None
@@ -47,6 +56,28 @@ def inputs(chain: Chain, constant: float, x: Array, xp: ModuleType, radius: floa
         length = norms(z, xp)
         z = z * (radius / xp.where(length > 0, length, 1.0))
     return z
+
+
+def standing(scores: Array, several: bool, xp: ModuleType) -> Array:
+    """Where each class stands with a record: r/(1 + r), with r the fourth root of its odds p/(1 − p). B × m, in [0, 1].
+
+    It has the order of the probabilities p, and 1/2 for 1/2. It spreads out those that are near 0 and 1.
+
+    scores: B × m, float64. several: whether a record may have several labels. Each class then has the logistic function
+    of its score as p; otherwise p is the softmax.
+    """
+    # So large that differences do not overflow.
+    s = xp.clip(xp.nan_to_num(scores, nan=-1e300), -1e300, 1e300)
+    if several:
+        own, rest = xp.exp(xp.minimum(s, 0.0)), xp.exp(-xp.maximum(s, 0.0))
+    else:
+        own = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        best = xp.arange(s.shape[-1]) == xp.argmax(s, axis=-1)[:, None]
+        # Where a difference would lose all digits the others are added up.
+        others = xp.sum(xp.where(best, 0.0, own), axis=-1, keepdims=True)
+        rest = xp.where(best, others, xp.maximum(others + 1.0 - own, 1.0))
+    own, rest = xp.sqrt(xp.sqrt(own)), xp.sqrt(xp.sqrt(rest))
+    return own / (own + rest)
 
 
 def probabilities(logits: Array, loss: Loss, xp: ModuleType) -> Array:

@@ -28,9 +28,10 @@ operations that IEEE 754 rounds in one way. So it does not matter which persons 
 checks that the records of a person follow one another, and that no person comes twice: the numbers of persons rise by
 0 or 1 from record to record.
 
-`Mean` and `Outcomes` are the exceptions: a person adds the average of the person's records, not their clipped sum. A
-sum of clipped sums, divided by the number of persons, would not be a mean, because s differs from person to person.
-Clipped outcomes would give persons of whom some pictures are right and some wrong up to √2 times the weight of others.
+`Mean`, `Outcomes` and `Standings` are the exceptions: a person adds the average of the person's records, not their
+clipped sum. A sum of clipped sums, divided by the number of persons, would not be a mean, because s differs from person
+to person. Clipped outcomes would give persons of whom some pictures are right and some wrong up to √2 times the weight
+of others.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,6 +42,7 @@ from dpfc_cli.privacy.chain import Array
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import ClassGrams, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.standings import Standings
 
 MOST = 1024
 """Records of one person that count: the first ones. The others are null. It bounds memory and work for one person."""
@@ -96,7 +98,7 @@ def _clipped(query: Query, left: np.ndarray, right: np.ndarray, persons: np.ndar
 def _bounded(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> Factors:
     """The factors of P persons with k records each, P × k × p and P × k × q, scaled, rounded and checked."""
     (high, low), limit = _norm(query, left, right), unit**2 >> 2 * _PIECE
-    if isinstance(query, Mean | Outcomes):
+    if isinstance(query, Mean | Outcomes | Standings):
         counted = (left != 0).any(axis=-1).sum(axis=-1)
         long, length = counted > 1, counted * float(unit)
     else:

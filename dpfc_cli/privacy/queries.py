@@ -6,8 +6,8 @@ the record is their outer product (for `ClassGrams` and `Hessians`: left ⊗ rig
 matrix product of integers. `kernels` computes it exactly and fast, and `contribution` defines it for one record.
 
 **Sensitivity.** The sensitivity is the largest change that one record can cause in a sum. Each class below, and
-`Outcomes` in a module of its own, proves this bound: the Euclidean norm of a contribution, in integers, is at most
-4ᵇ = `lattice.unit`. What follows for two neighbouring data sets depends on the adjacency:
+`Outcomes` and `Standings` in modules of their own, prove this bound: the Euclidean norm of a contribution, in integers,
+is at most 4ᵇ = `lattice.unit`. What follows for two neighbouring data sets depends on the adjacency:
 
 - Zero-out: the null record adds zero. So the integer sums of neighbours differ by at most 4ᵇ. In units of 4ᵇ the
   sensitivity is 1.
@@ -35,6 +35,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import Loss, inputs, prepare, probabilities
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.standings import Standings
 
 Grid = Lattice | Reals
 
@@ -329,7 +330,7 @@ class Hessians:
         return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
 
 
-QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes)
+QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes, Standings)
 
 
 def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, grid: Grid) -> np.ndarray:

@@ -15,6 +15,7 @@ its place. This is a property of the compiled product. It is tested for each dev
 Where no release is sampled, all places are the same in neighbouring data sets, and nothing depends on it.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.passes import Block, BlockStream, Part, Pass
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query
+from dpfc_cli.privacy.standings import Standings
 
 T = TypeVar("T")
 Arrays = tuple[Array, ...]
@@ -43,6 +45,8 @@ AHEAD = 2
 """Blocks that are computed while another one is used."""
 GATHERED = 2**23
 """Numbers of the vectors of a piece that are held at a time."""
+_WIDE = 2**22
+"""Numbers of the longest factors of records that are computed at a time."""
 SAMPLED = 256
 """Records of a sample that are computed at a time. This is the same for all samples, and the last ones are padded: what
 JAX compiles and keeps depends on shapes, and how many records a sample has is secret.
@@ -274,6 +278,9 @@ def _chunk(query: Query, over: Summed) -> int:
     from dpfc_cli.kernels import rows
 
     size = passes.block_rows(over.facts)
+    if isinstance(query, Standings):
+        # Their factors are long.
+        return min(size, max(64, 1 << int(math.log2(_WIDE / query.shape(over.facts)[1]))))
     # All class matrices are added to in each of the products, and sums of real numbers depend on the order.
     return size if isinstance(query, ClassGrams | Hessians) or not isinstance(over.grid, Lattice) else rows.chunk(size)
 

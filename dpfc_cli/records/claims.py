@@ -198,9 +198,8 @@ def large_delta(delta: float, n: int, unit: str) -> str | None:
 def delta_said(delta: float, n: int, unit: str) -> str:
     """δ against 1/n, in a sentence."""
     times = 1 / (n * delta)
-    against = f"{int(times):,} times smaller than" if times >= 10 else "close to"
-    less = "" if times >= 10 else ". A smaller one costs little"
-    said = f"delta = {delta:g} is {against} 1/n, at which a mechanism might publish all of one {unit}{less}"
+    against = f"{int(times):,} times smaller than" if times >= 10 else "close to (a smaller one costs little)"
+    said = f"delta = {delta:g} is {against} 1/n, at which a mechanism might publish all of one {unit}"
     return large_delta(delta, n, unit) or said
 
 

@@ -14,6 +14,45 @@ Interval = tuple[Fraction, Fraction]
 Deviation = Annotated[float, Meta(ge=0, le=1e308)]
 
 
+class Measured(Record):
+    """A figure with noise.
+
+    Attributes:
+        value: the figure; None if its interval is so wide that it would say nothing.
+        interval: its 95 % interval, for the choice of the records and the noise together.
+        noise: the standard deviation of its noise alone; None if there is nothing but noise.
+
+    """
+
+    value: Fraction | None
+    interval: Interval
+    noise: Deviation | None
+
+
+class ReleasedRanks(Record):
+    """How a head tells one class from the rest. n: the number of units that have it. Sensitivity and specificity are
+    None where the head decides in another way than by a threshold.
+    """
+
+    name: str = field(name="class")
+    n: Whole
+    auroc: Measured
+    sensitivity: Measured | None
+    specificity: Measured | None
+
+
+class ReleasedSubgroup(Record):
+    """How good a head is on the records with one value of a column. As the figures of a `Figures`."""
+
+    column: str
+    value: str
+    n: Whole
+    top1: Fraction | None
+    interval: Interval
+    noise: Deviation | None
+    auroc: Measured | None
+
+
 class ReleasedClass(Record):
     """How good a head is on the records of one class, with noise. As the figures of a `Figures`."""
 
@@ -24,7 +63,7 @@ class ReleasedClass(Record):
     noise: Deviation | None
 
 
-class Figures(Record):
+class Figures(Record, omit_defaults=True):
     """How good a head is on a private split. Everything here was released with noise, or is public.
 
     Attributes:
@@ -45,6 +84,13 @@ class Figures(Record):
         top5_noise: of that.
         charge: its id in the ledger.
         per_class: in the order of the classes; None where that does not pay.
+        balanced_accuracy: the mean over the classes of the fractions that are right, or of sensitivity and specificity.
+        auroc: the mean over the classes of the area under the ROC curve, one class against the rest.
+        ranks: of each class, in their order.
+        threshold: the probability from which on a class is said, where `ranks` have sensitivities.
+        subgroups: of each value of a column. All other figures are then those of the records that have one of them.
+
+    What was not asked for is None, and the interval of `top1` 0 to 1.
 
     """
 
@@ -64,6 +110,15 @@ class Figures(Record):
     top5_noise: Deviation | None
     charge: str
     per_class: tuple[ReleasedClass, ...] | None
+    balanced_accuracy: Measured | None = None
+    auroc: Measured | None = None
+    ranks: tuple[ReleasedRanks, ...] | None = None
+    threshold: Fraction | None = None
+    subgroups: tuple[ReleasedSubgroup, ...] | None = None
+
+    @property
+    def tells_accuracy(self) -> bool:
+        return self.auroc is None or self.top1 is not None
 
     @property
     def sha256(self) -> str:

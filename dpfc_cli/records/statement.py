@@ -14,23 +14,27 @@ from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.records.card import Card, Made, Said, Start
 from dpfc_cli.records.claims import Claimed, Release, Seeded, delta_said, large_delta
 from dpfc_cli.records.findings import NOT_INSTALLED
-from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down
+from dpfc_cli.rounding import at_most, cost, delta, epsilon, rounded_down, rounded_up
 from dpfc_cli.show.document import Curve, Document, Points, Rows, Section, Table, Words
 from dpfc_cli.structs import Json
 
 _SEVERAL = {
-    "record": "several pictures of one person together: the guarantee is for one record",
-    "person": "several persons together, such as a family: the guarantee is for one person, and "
-    "somebody with two names counts as two",
+    "record": ("several pictures of one person", "Whoever makes the set: say which are of one person (--group-by)."),
+    "person": ("several persons", "Whoever approves: a family is not protected as one; who has two names is two."),
 }
 NOT_COVERED = (
-    "the test split: an evaluation on it is private only if it was asked for with an epsilon",
-    "other heads trained on the same records, and the choice of this head among them",
-    "the data that the backbone was trained on (the backbone is the network that computes the features), and what else "
-    "learned from the records before, such as a scaler: then this epsilon does not hold",
-    "that the set could be made: all records could be read, or at most the allowed share (usually 5 %) could not",
-    "running time, progress and memory use",
+    ("the test split", "Whoever evaluates: its figures are private only if they were released (evaluate --epsilon)."),
+    ("other classifiers from the same people", "Whoever approves: add them up. Ask for the ledger's total."),
+    (
+        "what the backbone has seen",
+        "Whoever chose it, the network that computes the features, or a scaler: if it was made from these pictures, or "
+        "from others of the same people, this epsilon does not hold.",
+    ),
+    ("that the set could be made", "Whoever made it: all records but a share (usually 5 % at most) could be read."),
+    ("running time, progress, memory", "Whoever operates the machine: let nobody else watch a training."),
+    ("pictures, features and ledger", "Whoever keeps them: they are private. Hand out the head alone."),
 )
+"""What no guarantee covers, and who must act."""
 
 _EXACT = "Gaussian differential privacy, exact composition of full passes"
 _SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
@@ -88,7 +92,7 @@ def document(
     given. named: the head's file. more: facts that the card does not have.
     """
     values = {"head": named, "sha256": sha256, "epsilon": card.epsilon, "delta": card.delta, "card": card.values()}
-    values["means"] = meaning(card, groups)
+    values |= {"means": meaning(card, groups), "not_covered": dict(uncovered(card)), "schema": "dpfc/statement/1"}
     means = _means(card, groups)
     # Where persons are protected, several of them are no matter of the first screen.
     last = means[1:] if card.unit == "person" else []
@@ -123,7 +127,10 @@ def promised(card: Card, more: Sequence[tuple[str, str]]) -> list[Section]:
     rates = [(f"{100 * rate:g} %", at_most(power(card, rate)), f"{100 * rate:g} %") for rate in RATES]
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
     against = delta_said(card.guarantee.delta, card.facts.n, card.unit)
-    rows = [*more, ("delta", against), ("compared", _adjacency(card)), ("accounting", accounting), ("sampler", said)]
+    variant = f"mu = {rounded_up(card.guarantee.mu, 4)} in Gaussian differential privacy, from which epsilon follows"
+    variant = f"approximate differential privacy{'' if card.sampled else f'; {variant}'}"
+    rows = [*more, ("variant", variant), ("delta", against), ("compared", _adjacency(card))]
+    rows += [("accounting", accounting), ("sampler", said)]
     return [Section("What is promised", [Rows(rows), Words(words), drawn, table], full=True)]
 
 
@@ -174,12 +181,16 @@ def released(of: Claimed) -> list[Section]:
 
 def others(card: Card) -> Section:
     """What the claim says nothing of."""
-    missing = ["anything: this head has no guarantee"]
-    if card.private:
-        missing = [NOT_COVERED[0], _SEVERAL[card.unit], *NOT_COVERED[1:]]
-        missing += [said for part in card.known.values() for said in part.unproved]
-    rows = [("other heads", _others(card)), ("not covered", "; ".join(missing))]
-    return Section("What is not covered", [Rows(rows)], full=True)
+    rows = [Rows(uncovered(card)), Rows([("other heads", _others(card))])]
+    return Section("What is not covered, and who must act", rows, full=True)
+
+
+def uncovered(card: Card) -> Said:
+    """What no guarantee covers, and who must act."""
+    if not card.private:
+        return [("anything", "Whoever has it: this head has no guarantee. Keep it as you keep the records.")]
+    proved = [("not proved", f"{said}.") for part in card.known.values() for said in part.unproved]
+    return [_SEVERAL[card.unit], *NOT_COVERED, *proved]
 
 
 def meaning(of: Claimed, groups: Sequence[int] = GROUPS) -> dict[str, Json] | None:
@@ -247,9 +258,11 @@ def _adjacency(card: Card) -> str:
         own, it, public = "the record", "it counts", "the number of records is public"
     if card.adjacency == "zero-out":
         with_null = f"training where {it} as null, which adds nothing"
-        return f"zero-out adjacency: the guarantee compares training with {own} and {with_null}; {public}"
+        nist = "near NIST's unbounded (add/remove one), where the number is not public"
+        return f"zero-out adjacency: the guarantee compares training with {own} and {with_null}; {public} ({nist})"
     others = "any other records in their place" if card.unit == "person" else "any other record in its place"
-    return f"replace-one adjacency: the guarantee compares training with {own} and training with {others}; {public}"
+    compared = f"the guarantee compares training with {own} and training with {others}"
+    return f"replace-one adjacency: {compared}; {public} (NIST's bounded (replace one))"
 
 
 _KINDS = {query.kind: query.words for query in QUERIES}
@@ -260,16 +273,22 @@ def _means(card: Card, groups: Sequence[int]) -> Said:
     if found is None:
         return []
     unit, person = card.unit, card.unit == "person"
-    guessed = "whether the records of a person were used" if person else "whether a record was used"
+    guessed, were = ("who was in the study", "who were") if person else ("which records were used", "that were")
+    chance, found_at_most = f"{100 * FALSE_ALARMS:g} %", at_most(found["power"])
+    means = (
+        f"Suppose somebody uses the head to guess {guessed}, and accepts accusing {chance} of those {were} not. They "
+        f"then identify at most {found_at_most} of those {were} ({chance} by blind guessing), whatever else they know."
+    )
     if card.adjacency != "zero-out":
         guessed = "the records of which of two persons were used" if person else "which of two records was used"
+        odds = f"is right at most {at_most(found['accuracy'])} of the time (50 % is chance)"
+        means = f"Who sees the head and guesses {guessed} {odds}, whatever else is known."
     several = f"not stated: the accounting of sampled releases is for one {unit} and says little about several"
     if found["groups"] is not None:
         each = (f"{counted(int(k), unit)}: epsilon = {figure(spent)}" for k, spent in found["groups"].items())
         several = f"{'; '.join(each)}; at the same delta"
-    odds = f"is right at most {at_most(found['accuracy'])} of the time (50 % is chance)"
     return [
-        ("this means", f"Who sees the head and guesses {guessed} {odds}, whatever else is known."),
+        ("this means", means),
         ("several persons" if person else "several of one person", several),
     ]
 

@@ -7,14 +7,17 @@ from dataclasses import replace
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import Cap, Charge, Fact
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option
+from dpfc_cli.records.figures import Figures
 from dpfc_cli.show.document import Block, Rows, Table, Words
-from dpfc_cli.structs import Json
+from dpfc_cli.structs import Json, encoded
 
 PLANNED = (
     "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
@@ -25,7 +28,6 @@ CAPPED = (
     "raised later, what counts is the highest one that might have been set."
 )
 SQUARES = "Several epsilon add up in squares, roughly: 1 and 1 make 1.5."
-SPLITS = "The splits of a set have other records: only that counts on which most was spent."
 NEWEST = 3
 """Charges in a short rendering."""
 
@@ -50,6 +52,26 @@ def spent(features: FeatureSet) -> Account:
     book = read(ledger_path(features.folder))
     known_set(book, features)
     return book.account_of(features.manifest.id)
+
+
+def released(head: Head, features: FeatureSet) -> list[Figures]:
+    """What private evaluations have released of a head, as the ledger of a feature set has kept it. It costs nothing.
+
+    Args:
+        head: the head, read from its file.
+        features: a feature set in the folder of the ledger.
+
+    Returns:
+        The figures, the oldest first.
+
+    Raises:
+        UserError: the head's file or the ledger cannot be read.
+
+    Examples:
+        >>> [(each.split, each.epsilon, each.top1) for each in released(head, features)]
+
+    """
+    return read(ledger_path(features.folder)).released_of(sha256_of(head.file))
 
 
 def whose(account: Account) -> str:
@@ -102,9 +124,19 @@ def brief(account: Account, ledger: Ledger, delta: float) -> list[Block]:
     return [
         Rows(rows, title=f"Spent on {said}, as of {ledger.as_of}"),
         *([Words(SQUARES)] if len(account.private) > 1 or (account.private and binding) else []),
-        *([Words(SPLITS)] if len(account.counted(account.unit)) < len(account.private) else []),
+        *([Words(_splits(account, delta))] if len(account.counted(account.unit)) < len(account.private) else []),
         *(Words(f"{said}: {each}.", strong=True) for each in not_in(account)),
     ]
+
+
+def _splits(account: Account, delta: float) -> str:
+    """What is borne where charges on one split of a set do not add to those on another."""
+    bears, unit = "what was spent on one split", account.unit
+    if len({each.set for each in account.private}) == 1:
+        of = {each.split: [of for of in account.private if of.split == each.split] for each in account.private}
+        spent = {split: replace(account, charges=tuple(found)).epsilon(delta) for split, found in of.items()}
+        bears = " or ".join(f"epsilon = {rounding.epsilon(each)} ({split})" for split, each in spent.items())
+    return f"The {unit}s of the splits are different. So each bears {bears}, never both. The total has the larger."
 
 
 def _charges_before(cap: Cap, account: Account, ledger: Ledger) -> int:
@@ -160,7 +192,24 @@ def _charged(account: Account, ledger: Ledger) -> list[Block]:
             title="What they are for, as was said",
             full=True,
         ),
+        *released_before([found for each in account.charges if (found := ledger.released.get(each.id))]),
     ]
+
+
+def released_before(figures: Sequence[Figures], full: bool = True) -> list[Block]:
+    """What private evaluations have released, the newest first. full: not in a short rendering."""
+    rows: list[tuple[str, ...]] = []
+    for each in reversed(figures):
+        top1 = rounding.accuracy(each.top1, each.interval if each.tells_accuracy else None, each.n)
+        auroc = ("–", "–") if each.auroc is None else rounding.area(each.auroc.value, each.auroc.interval, each.n)
+        cost = rounding.delta(each.delta), rounding.epsilon(each.epsilon)
+        rows.append((each.head.removesuffix(".safetensors"), each.features, each.split, *cost, *top1, *auroc))
+    columns = ("head", "set", "split", "delta", "epsilon", "top-1", "95 % interval", "AUROC", "95 % interval")
+    kept = [i for i in range(9) if i < 5 or any(row[i] != "–" for row in rows)]
+    shown = [tuple(row[i] for i in kept) for row in (columns, *rows)]
+    return (
+        [Table(shown[0], shown[1:], left=3, title="What evaluations released, with noise", full=full)] if rows else []
+    )
 
 
 def _minute(fact: Fact) -> str:
@@ -220,7 +269,13 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
     def charged(charge: Charge) -> dict[str, Json]:
         last = ledger.outcome(charge.id)
         ended = {"state": "charged" if last is None else last.state, "sha256": None if last is None else last.sha256}
-        return {**{name: getattr(charge, name) for name in shown}, "set": named.get(charge.set), **ended}
+        figures = encoded(ledger.released.get(charge.id))
+        return {
+            **{name: getattr(charge, name) for name in shown},
+            "set": named.get(charge.set),
+            **ended,
+            "figures": figures,
+        }
 
     return {
         "ledger": str(account.ledger),

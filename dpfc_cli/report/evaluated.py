@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
+from dpfc_cli.evaluation.statistics import Measure
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import caps
 from dpfc_cli.records.card import Card
-from dpfc_cli.records.figures import Figures
+from dpfc_cli.records.figures import Figures, Measured, ReleasedSubgroup
 from dpfc_cli.records.statement import SEEDED, brief, claimed
+from dpfc_cli.report.account import released_before
 from dpfc_cli.show.document import Block, Document, Rows, Section, Table, Words, shortened, told_apart
 from dpfc_cli.structs import Json, encoded
 
@@ -39,6 +41,7 @@ COLUMNS = (
     *("head", "features", "split", "method", "claim", "unit", "adjacency", "epsilon", "delta", "n"),
     *("seed", "seeded_epsilon", "seeded_delta"),
     *("top1", "top1_low", "top1_high", "top5", "top5_low", "top5_high", "mean_average_precision"),
+    *("auroc", "auroc_low", "auroc_high", "balanced_accuracy", "balanced_accuracy_low", "balanced_accuracy_high"),
     *("calibration_error", "difference", "difference_low", "difference_high"),
     *("seeds", "seeds_top1", "seeds_top1_deviation"),
     *("evaluation_epsilon", "evaluation_delta"),
@@ -46,6 +49,10 @@ COLUMNS = (
 """Of --csv: one row for each head. They are always the same, so files can be joined."""
 SEEDS = ("head", "seeds", "epsilon", "top-1, mean", "deviation")
 EXACT = "Exact figures, not protected"
+_TOO_WIDE = (
+    "Where there is a dash the noise says nothing about the class: an interval is wider than half of all values. A "
+    "larger epsilon or more records would help."
+)
 _CHOICE = "The best of several heads on the same records looks better than it is. Choose it on other records."
 _NO_CLASSES = (
     "Figures per class are not released: with this epsilon their noise is larger than what the choice of the records "
@@ -53,15 +60,22 @@ _NO_CLASSES = (
 )
 
 
-def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation") -> Document:
+def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation", before: Sequence[Figures] = ()) -> Document:
+    """The exact figures of a head. before: what evaluations have released of it."""
     claim, *more = brief(card)
     rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
+    if result.subgroups is not None:
+        sections.append(Section("", [subgroups(result.subgroups, "records")]))
+    if not result.private_split:
+        sections.append(Section("", [against_the_rest(result)], full=result.threshold is None))
     if result.confusions is not None:
         sections.append(Section("", [_confusions(result)], full=True))
     if result.calibration is not None:
         sections.append(Section("", _reliability(result), full=True))
+    sections.append(Section("", released_before(before, full=False)))
     values = {"head": str(path), "features": str(features.folder), **cost_of(card), **figures_json(result)}
+    values["released"] = [{"figures": encoded(each), "sha256": each.sha256} for each in before]
     [name] = heads_named([path])
     return Document(
         title=f"{EXACT}: {name} on the {result.split} split of {features.name}", sections=sections, values=values
@@ -77,9 +91,19 @@ def several(paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, 
         rows.append([name, card.method, *claimed(card.epsilon, card.delta, card.seeded), *figures])
         if each.mean_average_precision is not None:
             rows[-1].append(rounding.percentage(each.mean_average_precision, each.n))
+        rows[-1].append("–" if each.auroc is None else rounding.area(each.auroc.value, each.auroc.interval, n)[0])
         difference = {"difference": None if gain is None else asdict(gain)}
         values.append({"head": str(path), **cost_of(card), **figures_json(each), **difference})
-    columns = ["head", "method", "delta", "epsilon", "top-1", "95 % interval", *(["mean AP"] if ranked else [])]
+    columns = [
+        "head",
+        "method",
+        "delta",
+        "epsilon",
+        "top-1",
+        "95 % interval",
+        *(["mean AP"] if ranked else []),
+        "AUROC",
+    ]
     pairs = [
         (name, *rounding.points(gain.gain, gain.interval, n), f"{gain.only_this:,}", f"{gain.only_other:,}")
         for name, gain in zip(names[1:], found.differences, strict=True)
@@ -102,7 +126,7 @@ def several(paths: Sequence[Path], cards: Sequence[Card], features: FeatureSet, 
     blocks = [
         *warned(warnings),
         *([Table(SEEDS, means, title="Heads that differ in their seed alone")] if means else []),
-        Table(columns, rows, left=3, title="Each head" if means else ""),
+        Table(columns, rows, left=3, title="Each head" if means else "", more=("AUROC",)),
         *([Words(SEEDED)] if any(card.seeded for card in cards) else []),
         Table(
             *(beside, pairs),
@@ -138,18 +162,57 @@ def private(path: Path, card: Card, features: FeatureSet, result: "PrivateEvalua
     )
 
 
+def kept(path: Path, features: FeatureSet, figures: Sequence[Figures]) -> Document:
+    """What evaluations have released of a head, the newest first: the ledger has kept it."""
+    [name] = heads_named([path])
+    sections = []
+    for each in reversed(figures):
+        paid = rounding.cost(each.epsilon, each.delta)
+        said = f"Released with {paid}: {name} on the {each.split} split of {each.features}"
+        sections.append(Section(said, released(each)))
+    return Document(
+        title="",
+        sections=sections or [Section("", [Words(f"No evaluation with an epsilon has released anything of {name}.")])],
+        values={
+            **{"head": str(path), "features": str(features.folder), "warnings": []},
+            "released": [{"figures": encoded(each), "sha256": each.sha256} for each in figures],
+        },
+    )
+
+
 def released(figures: Figures, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
     """Figures of a private evaluation. more: facts beside them."""
     n, unit = figures.n, figures.unit
-    rows = [("top-1", rounding.with_interval(figures.top1, figures.interval, n))]
-    if figures.top5_interval is not None:
-        rows.append(("top-5", rounding.with_interval(figures.top5, figures.top5_interval, n)))
+    found = [("top-1", figures.top1, figures.interval if figures.tells_accuracy else None)]
+    found.append(("top-5", figures.top5, figures.top5_interval))
+    if (balanced := figures.balanced_accuracy) is not None:
+        found.append(("balanced accuracy", balanced.value, balanced.interval))
+    rows = [(name, rounding.with_interval(value, ends, n)) for name, value, ends in found if ends is not None]
+    rows += (
+        []
+        if figures.auroc is None
+        else [("AUROC, mean of classes", rounding.area_with_interval(figures.auroc.value, figures.auroc.interval, n))]
+    )
     rows.append((f"{unit}s, about", f"{n:,}"))
     rows.append(("this cost", f"{rounding.cost(figures.epsilon, figures.delta)} for one {unit} of that split"))
-    if figures.per_class is None:
-        return [Rows([*rows, *more]), Words(_NO_CLASSES)]
-    shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
-    return [Rows([*rows, *more]), _by_class(shown, "top-1", f"{unit}s, about")]
+    blocks: list[Block] = [Rows([*rows, *more])]
+    if figures.per_class is not None:
+        shown = [(each.name, each.n, each.top1, each.interval) for each in figures.per_class]
+        blocks.append(_by_class(shown, "top-1", f"{unit}s, about"))
+    elif figures.tells_accuracy:
+        blocks.append(Words(_NO_CLASSES))
+    if figures.subgroups is not None:
+        named = {f"{each.column} = {each.value}": each for each in figures.subgroups}
+        blocks.append(subgroups(named, f"{unit}s, about"))
+    if figures.ranks is not None:
+        at = "" if figures.threshold is None else f", at a probability of {figures.threshold:g}"
+        ranks = [
+            (each.name, each.n, n - each.n, each.sensitivity, each.specificity, each.auroc) for each in figures.ranks
+        ]
+        blocks.append(_against_the_rest(ranks, n, at))
+        if any(each.auroc.value is None for each in figures.ranks):
+            blocks.append(Words(_TOO_WIDE))
+    return blocks
 
 
 def exact(result: "Evaluation", features: FeatureSet, more: Sequence[tuple[str, str]] = ()) -> list[Block]:
@@ -167,6 +230,12 @@ def figures_rows(result: "Evaluation") -> list[tuple[str, str]]:
     rows = [(name, rounding.with_interval(figure, ends, result.n)) for name, figure, ends in figures if ends]
     if result.mean_average_precision is not None:
         rows.append(("mean average precision", rounding.percentage(result.mean_average_precision, result.n)))
+    if (found := result.balanced_accuracy) is not None:
+        rows.append(("balanced accuracy", rounding.with_interval(found.value, found.interval, result.n)))
+    if result.auroc is not None:
+        rows.append(
+            ("AUROC, mean of classes", rounding.area_with_interval(result.auroc.value, result.auroc.interval, result.n))
+        )
     if result.chance is not None:
         largest = max(result.per_class, key=lambda each: each.n)
         always = rounding.percentage(largest.n / result.n, result.n)
@@ -189,6 +258,51 @@ def classes(result: "Evaluation") -> Table:
             taken[cell.label] = f"{shortened(cell.predicted, LONGEST)} ({cell.n:,})"
     shown = [(each.name, each.n, each.top1, each.interval) for each in result.per_class if each.n]
     return _by_class(shown, "top-1", "records", None if result.confusions is None else taken)
+
+
+def against_the_rest(result: "Evaluation") -> Table:
+    """How well each class is told from the others, the worst first."""
+    several = result.mean_average_precision is not None
+    at = f"at a probability of {result.threshold or 0.5:g}" if several or result.threshold else "as the head decides"
+    found = [
+        (each.name, each.n, result.n - each.n, each.sensitivity, each.specificity, each.auroc)
+        for each in result.per_class
+    ]
+    return _against_the_rest(found, result.n, f", {at}")
+
+
+def subgroups(found: "Mapping[str, Evaluation | ReleasedSubgroup]", counted_as: str) -> Table:
+    """How good the head is on the records with each value of a column."""
+    rows = []
+    for value, each in found.items():
+        top1 = "–" if each.top1 is None else rounding.with_interval(each.top1, each.interval, each.n)
+        rows.append(
+            (
+                value,
+                f"{each.n:,}",
+                top1,
+                "–"
+                if each.auroc is None
+                else rounding.area_with_interval(each.auroc.value, each.auroc.interval, each.n),
+            )
+        )
+    return Table(("subgroup", counted_as, "top-1", "AUROC, mean of classes"), rows, title="Each subgroup")
+
+
+Shown = Measure | Measured | None
+
+
+def _against_the_rest(found: Sequence[tuple[str, int, int, Shown, Shown, Shown]], n: int, at: str) -> Table:
+    """A table of (name, records, others, sensitivity, specificity, AUROC) per class, the worst first."""
+    rows = []
+    for name, own, others, *rates, auroc in sorted(found, key=lambda each: (each[-1] and each[-1].value) or 2.0):
+        counts = zip(rates, (own, others), strict=True)
+        said = [None if of is None else rounding.accuracy(of.value, of.interval, m) for of, m in counts]
+        said.append(None if auroc is None else rounding.area(auroc.value, auroc.interval, n))
+        rows.append((name, *("–" if each is None else f"{each[0]} ({each[1]})" for each in said)))
+    kept = [i for i in range(4) if i in (0, 3) or any(row[i] != "–" for row in rows)]
+    columns, *shown = ([row[i] for i in kept] for row in (("class", "sensitivity", "specificity", "AUROC"), *rows))
+    return Table(columns, shown, title=f"Each class against the rest{at} (95 % intervals)")
 
 
 def _by_class(
@@ -317,6 +431,8 @@ def cost_of(card: Card) -> dict[str, Json]:
 
 def figures_json(result: "Evaluation") -> dict[str, Json]:
     figures = asdict(result)
+    if result.subgroups is not None:
+        figures["subgroups"] = {value: figures_json(each) for value, each in result.subgroups.items()}
     figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
     if result.confusions is not None:
         figures["confusions"] = [{"class": c.label, "predicted": c.predicted, "n": c.n} for c in result.confusions]
@@ -332,6 +448,9 @@ def rows(values: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         row["epsilon"] = math.inf if head["epsilon"] is None else head["epsilon"]
         row |= {name if name == "seed" else f"seeded_{name}": said for name, said in head.get("seeded", {}).items()}
         row |= _ends("top1", found["interval"]) | _ends("top5", found["top5_interval"])
+        for name in ("auroc", "balanced_accuracy"):
+            if (measure := found.get(name)) is not None:
+                row |= {name: measure["value"], **_ends(name, measure["interval"])}
         if (group := groups.get(head["head"])) is not None:
             row |= {"seeds": len(group["heads"]), "seeds_top1": group["top1"]}
             row["seeds_top1_deviation"] = group["top1_deviation"]

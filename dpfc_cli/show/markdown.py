@@ -35,7 +35,7 @@ def escaped(text: str) -> str:
 
 
 def _tag(part: Section | Document) -> str:
-    return " (internal)" if part.internal else ""
+    return " (confidential)" if part.internal else ""
 
 
 def _section(section: Section) -> str:

@@ -265,6 +265,6 @@ def _expected(calibrated: Calibrated) -> str:
     part = f"{100 * kept(calibrated):.0f} %"
     side = "more" if calibrated.method.name in FITTED else "less"
     return (
-        f"Expect about {part} or {side} of what can be learned without noise. More records, fewer dimensions, a larger "
-        "epsilon or (for dp-whitened) a public start help."
+        f"Expect about {part} or {side} of what can be learned without noise. More {calibrated.facts.unit}s, fewer "
+        "dimensions, a larger epsilon or (for dp-whitened) a public start help."
     )

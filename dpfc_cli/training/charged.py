@@ -20,7 +20,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.ledger import answers as kept
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.answers import Answers, Unfinished
-from dpfc_cli.ledger.facts import EVALUATION, Charge, Outcome, State, new_id, now
+from dpfc_cli.ledger.facts import EVALUATION, Charge, Fact, Outcome, Released, State, new_id, now
 from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -30,6 +30,7 @@ from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Stages
 from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.records.figures import Figures
 from dpfc_cli.rounding import cost, rounded_up
 from dpfc_cli.training.calibrate import Planned
 
@@ -51,6 +52,7 @@ class Charged(Records):
     answers: where they are kept until there is a head; None if none are to be kept.
     path: the head's file; None: there is none.
     sha256: of the head's file, or of the figures of an evaluation; None: there are none yet.
+    figures: what an evaluation has released.
     unsettled: why the ledger does not say what became of it; None: it does.
     """
 
@@ -63,6 +65,7 @@ class Charged(Records):
     answers: Answers | None = None
     path: Path | None = None
     sha256: str | None = None
+    figures: Figures | None = None
     unsettled: UserError | None = None
     _outcome: str = field(default_factory=new_id)
     _unused: Lock = field(default_factory=Lock)
@@ -117,9 +120,11 @@ class Charged(Records):
         outcome = Outcome(**known, state=state, head=head, sha256=sha256, answers=answered)
         ended = answers if state == "written" else None
 
-        def unless_known(ledger: Ledger) -> list[Outcome]:
+        made: list[Fact] = [outcome, *([] if self.figures is None else [Released(by=self.by, figures=self.figures)])]
+
+        def unless_known(ledger: Ledger) -> list[Fact]:
             _check_there(ledger, self.charge)
-            return [] if outcome.id in ledger.known else [outcome]
+            return [] if outcome.id in ledger.known else made
 
         try:
             delete = partial(kept.delete, charge=self.charge.id) if ended else lambda rows: None
@@ -281,7 +286,7 @@ def charged_before(ledger: Ledger, charge: Charge) -> list[Charge]:
     """The charges of the same training or private evaluation, whatever became of them."""
 
     def asked(of: Charge) -> tuple[object, ...]:
-        return of.set, of.split, of.digest, of.epsilon, of.delta
+        return of.set, of.split, of.digest, of.epsilon, of.delta, of.releases
 
     return [each for each in ledger.charges if asked(each) == asked(charge)]
 
@@ -301,9 +306,11 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
     became = "has not ended" if not ends else f"its head is '{ends[0].head}'" if ends[0].head else "has ended"
     cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     cost += "" if charge.private else ", for the same head to the bit"
+    had = "" if training or not ends else " What it released is kept: 'dpfc evaluate --released' costs nothing."
+    wait = "Wait for its end. Or give" if runs else "Give"
     return UserError(
         f"The same {'training' if training else EVALUATION} was charged before, and {became}.",
-        f"{'Wait for its end. Or give' if runs else 'Give'} the option '{parameter('again')}' to charge {cost} again.",
+        f"{wait} the option '{parameter('again')}' to charge {cost} again.{had}",
         code="busy" if runs else "exists",
     )
 

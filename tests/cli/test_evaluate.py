@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
-from dpfc_cli.rounding import cost
+from dpfc_cli.rounding import cost, with_interval
 from tests.cli.conftest import Dpfc, charges, each_is_refused, heads, one_line
 from tests.support import blobs, feature_set
 
@@ -38,6 +38,13 @@ def test_json_has_the_figures_in_full_and_their_intervals(dpfc: Dpfc, trained: P
     assert [(each["class"], each["n"]) for each in found["per_class"]] == [("0", 50), ("1", 50), ("2", 50)]
     for each in found["per_class"]:
         assert each["interval"] == list(wilson(round(50 * each["top1"]), 50))
+        assert each["sensitivity"] == {"value": each["top1"], "interval": each["interval"]}
+    (row,) = rows_of(dpfc("evaluate", "--csv").stdout)
+    for name in ("auroc", "balanced_accuracy"):
+        assert [float(row[f"{name}{end}"]) for end in ("", "_low", "_high")] == [
+            found[name]["value"],
+            *found[name]["interval"],
+        ]
 
 
 def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(dpfc: Dpfc, trained: Path) -> None:
@@ -48,6 +55,10 @@ def test_shown_are_whole_percents_of_150_records_and_no_top_5_of_three_classes(d
     assert shown.startswith("# Exact figures, not protected: ")
     assert re.search(r"^guesses reach +33 % by chance; 33 % as '0', the largest class$", shown, re.M)
     assert not re.search(r"\d\.\d+ ?%", shown)
+    assert re.search(r"^AUROC, mean of classes +(0|1)\.\d\d \(95 % interval 0\.\d\d–[01]\.\d\d\)$", shown, re.M)
+    assert not re.search("sensitivity", shown)
+    apart = dpfc("evaluate", "--threshold", "0.9").stdout
+    assert re.search(r"at a probability of 0\.9 .*\nclass +sensitivity +specificity +AUROC\n0 +\d+ % \(", apart)
 
 
 def test_of_a_named_set_the_newest_head_is_one_that_takes_it(dpfc: Dpfc, trained: Path) -> None:
@@ -74,7 +85,7 @@ def test_the_classes_that_hurt_most_come_first_and_what_is_taken_for_what_follow
     feature_set("set.npz", "set", classes=("flu", "cold", "rare"))
     assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
     shown = dpfc("evaluate", "h.nonprivate", "--full").stdout
-    _, ranked, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
+    _, ranked, _, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
     assert re.findall(r"^(\w+) +(.*?) +100 +", ranked, re.M) == [
         ("rare", "flu (10)"),
         ("cold", "flu (4)"),
@@ -115,7 +126,8 @@ def test_of_the_split_of_the_training_there_is_only_an_accuracy_and_a_warning(dp
     assert re.findall("^# .*$", shown, re.M)[1:] == ["# Top-1 per class, the worst first"]
     assert ("taken" in shown, "probabilities" in shown, told.stderr) == (False, False, "")
     found = json.loads(told.stdout)
-    assert (found["confusions"], found["calibration"]) == (None, None)
+    assert [found[name] for name in ("confusions", "calibration", "auroc", "balanced_accuracy")] == [None] * 4
+    assert {each[name] for each in found["per_class"] for name in ("sensitivity", "specificity", "auroc")} == {None}
     (warning,) = found["warnings"]
     plain, as_csv, text = (dpfc(*line, *form) for form in ((), ("--csv",), ("--markdown",)))
     assert all(warning in one_line(each.stderr) for each in (plain, as_csv))
@@ -225,6 +237,10 @@ def test_what_does_not_go_together_is_refused_and_nothing_is_charged_or_drawn(
     lines = {
         "--csv --markdown": "conflict as_json",
         "--by me": "conflict by",
+        "--figures both": "conflict figures",
+        "--threshold 1": "bad-value threshold",
+        "--subgroups sex": "missing subgroups",
+        f"{' '.join(three)} --subgroups sex": "conflict subgroups",
         "--plot a.jpg": "bad-value plot a.jpg",
         "--plot a.txt --split train": "conflict plot",
         "--plot a.txt --epsilon 1": "conflict epsilon",
@@ -280,6 +296,33 @@ def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, traine
         ("evaluation", "test"),
     ]
     assert account["charges"][1]["sha256"] == found["sha256"]
+
+
+def test_released_figures_are_found_again_at_no_cost(dpfc: Dpfc, trained: Path) -> None:
+    nothing = dpfc("evaluate", "--released", "--json", ends=0)
+    assert json.loads(nothing.stdout)["released"] == []
+    told = [json.loads(dpfc("evaluate", "--epsilon", each, "--json").stdout) for each in ("1", "2")]
+    figures, before = [each["figures"] for each in told], charges()
+    found = [json.loads(dpfc("evaluate", *more, "--json").stdout)["released"] for more in (("--released",), ())]
+    assert found == [[{"figures": each["figures"], "sha256": each["sha256"]} for each in told]] * 2
+    assert json.loads(dpfc("list", "--json").stdout)["heads"][0]["released"] == figures
+    (account,) = json.loads(dpfc("budget", "--json").stdout)["spent"]["populations"]
+    assert [row["figures"] for row in account["charges"]] == [None, *figures]
+    shown = with_interval(figures[1]["top1"], figures[1]["interval"], figures[1]["n"])
+    assert re.search(
+        rf"epsilon = 2 at .*\n(.*\n)?top-1 +{re.escape(shown)}$", dpfc("evaluate", "--released").stdout, re.M
+    )
+    row = rf"^blobs-dp-whitened-eps8 +blobs +test +1e-05 +2 +{re.escape(shown.partition(' (')[0])} +\d+–\d+ %$"
+    for line in (("evaluate",), ("budget", "--full")):
+        assert re.search(row, dpfc(*line).stdout, re.M)
+    assert shown.partition(" (")[0] in dpfc("list").stdout
+    assert charges() == before
+    each_is_refused(
+        dpfc,
+        {"--epsilon 1": "conflict released", f"{trained} {trained}": "conflict released"},
+        "evaluate",
+        "--released",
+    )
 
 
 def test_an_evaluation_is_charged_on_a_terminal_and_once_more_elsewhere_only_if_somebody_says_so(

@@ -161,7 +161,10 @@ def lines(text: str, file: str) -> list[list[str]]:
         *(["statement", card], ["statement", broken], ["statement", argument]),
         *(["verify", card], ["verify", head], ["verify", head, "--ledger", argument], ["verify", head, "--json"]),
         *(["report", card, "--out", "card.md"], ["report", head, "--out", f"{argument}.md"], ["report", broken]),
-        *(["report", head, "--out", "head.html", "--internal", *more] for more in ([], ["--features", argument])),
+        *(
+            ["report", head, "--out", "head.html", "--kind", "internal", *more]
+            for more in ([], ["--features", argument])
+        ),
         ["report", head, "--out", "more.md", "--evaluation", argument],
         *(["budget", "--features", file], ["budget", "--features", argument]),
         *(["cap", each, "--features", file] for each in (argument, "1e-3")),

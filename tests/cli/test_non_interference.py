@@ -71,10 +71,18 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate h --features private --split train --epsilon 1 --delta 0.001 --by me --purpose paper",
         "-v evaluate h --features private --split train --epsilon 80 --json",
         "evaluate h --features private --epsilon 8 --csv",
-        "budget --features private",
+        "evaluate h --features private --split train --epsilon 80 --figures both --threshold 0.4 --json",
+        "evaluate h --features private --split train --epsilon 8 --figures auroc",
+        "evaluate h --features private --split train --epsilon 8 --subgroups sex",
+        "evaluate h --features private --released --json",
+        "budget --features private --full",
+        "list --json",
         f"{PRIVATE} --method dp-ls --again --out heads/later.safetensors",
         "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
         "evaluate p --features persons --split train --epsilon 1 --markdown",
+        "evaluate p --features persons --split train --epsilon 80 --figures auroc --json",
+        f"{SEVERAL} --steps 2 --out heads/s.safetensors",
+        "evaluate s --features several --split train --epsilon 80 --figures auroc --full",
     ),
     "a rehearsal": (f"{PRIVATE} --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
     "refusals": (
@@ -298,6 +306,33 @@ CARD = {
     "tuning.finalists[].sd": "a function of public records",
     "tuning.chosen": "a function of public records",
 }
+MADE = "a function of what was released"
+FIGURES = {
+    "head": "the name of a file",
+    "head_sha256": "of the head",
+    "features": "the name of a folder",
+    "split": STATED,
+    "unit": "a word",
+    **dict.fromkeys(("epsilon", "delta"), FACTS),
+    "charge": "random",
+    **dict.fromkeys(("n", "top1", "interval", "noise", "top5", "top5_interval", "top5_noise", "per_class"), MADE),
+    "per_class[].class": "the classes are asserted",
+    **{f"per_class[].{name}": MADE for name in ("n", "top1", "interval", "noise")},
+    "threshold": STATED,
+    **dict.fromkeys(("subgroups[].column", "subgroups[].value"), STATED),
+    **{f"subgroups[].{name}": MADE for name in ("n", "top1", "interval", "noise", "auroc")},
+    "ranks[].class": "the classes are asserted",
+    **dict.fromkeys(("ranks[].n", "ranks[].sensitivity", "ranks[].specificity"), MADE),
+    **{
+        f"{of}.{name}": MADE
+        for of in (
+            "auroc",
+            "balanced_accuracy",
+            *(f"ranks[].{rate}" for rate in ("auroc", "sensitivity", "specificity")),
+        )
+        for name in ("value", "interval", "noise")
+    },
+}
 RANDOM, TYPED = "random", "what the user typed. It is in the ledger alone"
 SHARED = {
     "at": "when it was written down",
@@ -335,6 +370,7 @@ LEDGER = {
         "sha256": "of the head, which is a function of what was released",
         "answers": "how many of the planned releases were made",
     },
+    "released": {f"figures.{name}": why for name, why in FIGURES.items()},
     "cap": {"population": STATED, "unit": "a word", **dict.fromkeys(("epsilon", "delta"), STATED), "note": TYPED},
     "merge": {"apart": STATED, "same": STATED, "ignored": "ids of facts"},
 }

@@ -99,9 +99,13 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
         backbone={"name": "imported"},
         source={"dataset": "raw", "identity": identity},
         grouped_by=None if groups is None else {"by": "column", "column": "person"},
+        subgroups={"sex": ("f", "m")},
     )
+    values = {name: (np.arange(len(part)) % 3 - 1).astype(np.int32)[:, None] for name, (part, _) in splits.items()}
+    if not np.isfinite(x).all():
+        values["train"][:] = 1
     with shards_of(N // 2):
-        writer = FeatureWriter(folder, manifest, nulls(rows, 1.0), groups)
+        writer = FeatureWriter(folder, manifest, nulls(rows, 1.0), groups, subgroups=values)
     shards = writer.missing
 
     def rewritten(lies: Path, made: Manifest) -> None:

@@ -13,7 +13,7 @@ from sklearn.metrics import confusion_matrix
 from dpfc_cli.errors import GUARDED
 from dpfc_cli.evaluation.evaluate import compare, evaluate
 from dpfc_cli.evaluation.exact import Evaluation
-from dpfc_cli.evaluation.statistics import calibration, difference
+from dpfc_cli.evaluation.statistics import Measure, auroc_interval, calibration, difference, mean
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
@@ -90,6 +90,33 @@ def test_sets_of_labels_have_a_mean_average_precision_and_single_labels_confusio
     # Of five classes or fewer one of the best five would always be right.
     assert (single.top5 is None, result.top5, result.top5_interval) == (False, None, None)
     assert (result.per_class[3].top1, result.per_class[3].interval) == (None, None)
+
+
+def test_each_class_is_told_from_the_rest_with_a_threshold_or_as_the_head_decides(seven: FeatureSet) -> None:
+    found = evaluate(head_of(seven), seven)
+    assert (found.threshold, found.balanced_accuracy) == (
+        None,
+        mean([each.sensitivity for each in found.per_class], True),
+    )
+    one = found.per_class[1]
+    assert one.sensitivity == Measure(0.9, wilson(9, 10))
+    # One record of the class before was taken for it.
+    assert one.specificity == Measure(59 / 60, wilson(59, 60))
+    area = (9 * 59.5 + 29.5) / 600
+    assert one.auroc is not None
+    assert one.auroc.value == pytest.approx(area)
+    assert one.auroc.interval == pytest.approx(auroc_interval(area, 10, 60))
+    assert found.auroc == mean([each.auroc for each in found.per_class])
+    # The best class has e/(e + 6), 0.31.
+    for threshold, rates in ((0.3, (0.9, 59 / 60)), (0.4, (0.0, 1.0)), (0.01, (1.0, 0.0))):
+        at = evaluate(head_of(seven), seven, threshold=threshold)
+        measures = at.per_class[1].sensitivity, at.per_class[1].specificity
+        assert tuple(each.value for each in measures if each) == rates
+        assert at.balanced_accuracy is not None
+        assert at.threshold == threshold
+        assert at.balanced_accuracy.value == pytest.approx(sum(rates) / 2)
+    with refuses("bad-value", parameter="threshold"):
+        evaluate(head_of(seven), seven, threshold=1.0)
 
 
 def test_of_the_split_of_the_training_there_is_no_more_than_an_accuracy_and_it_is_not_for_publication(
@@ -201,7 +228,7 @@ def test_calibration_is_that_of_the_softmax_of_the_scores(seven: FeatureSet) -> 
 def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet) -> None:
     heads, told = [turned(head_of(seven), seed) for seed in range(3)], list[tuple[str, int, int | None]]()
     found = compare(heads, seven, progress=lambda *each: told.append(each))
-    assert told == [("Evaluating", 70, 70)], "they are read once"
+    assert told == [("Evaluating", 70, 70), ("Ranking the records", 70, 70)], "they are read once for all heads"
     assert found.evaluations == tuple(evaluate(head, seven) for head in heads)
     x, y = records_of(seven)
     right = [head.scores(x).argmax(axis=1) == y[:, 0] for head in heads]
@@ -215,7 +242,10 @@ def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet
 
 def intervals(of: Evaluation) -> list[Interval]:
     assert of.calibration is not None
-    parts = (each.interval for each in of.per_class), (each.interval for each in of.calibration.bins)
+    measures = [of.auroc, of.balanced_accuracy]
+    measures += (measure for each in of.per_class for measure in (each.sensitivity, each.specificity, each.auroc))
+    ends = [each.interval for each in measures if each is not None]
+    parts = (each.interval for each in of.per_class), ends, (each.interval for each in of.calibration.bins)
     found = [of.interval, of.top5_interval, *itertools.chain(*parts), (of.calibration.by_chance, 0.0)]
     return [each or (0.0, 0.0) for each in found]
 

@@ -22,6 +22,8 @@ from dpfc_cli.evaluation import private as private_evaluation
 from dpfc_cli.evaluation.evaluate import evaluate, evaluate_privately
 from dpfc_cli.evaluation.private import PrivateEvaluation, fraction, prepare
 from dpfc_cli.evaluation.request import PrivateScoring
+from dpfc_cli.extraction.arrays import Source, in_memory, make_of
+from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
@@ -38,6 +40,8 @@ from dpfc_cli.privacy.accounting import Privacy, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.standings import Standings
 from dpfc_cli.structs import encoded, fields_of
 from dpfc_cli.training import charged as charged_module
 from dpfc_cli.training.charged import Charged
@@ -104,8 +108,9 @@ def planned(n: int, m: int, epsilon: float, k: int = 1) -> tuple[bool, bool]:
     head = Head(chain=(), weight=np.ones((2, m)), bias=np.zeros(m), card=a_card())
     asked, plan = private_evaluation._planned(head, facts, privacy)
     assert plan.noise.sigmas == pytest.approx([math.sqrt(len(asked)) / mu_for(epsilon, 1e-6)] * len(asked))
-    assert [query.by_class for query in asked] == [False, True][: len(asked)]
-    return asked[0].best > 1, len(asked) == 2
+    found = [query for query in asked if isinstance(query, Outcomes)]
+    assert [query.by_class for query in found] == [False, True][: len(asked)]
+    return found[0].best > 1, len(asked) == 2
 
 
 @pytest.mark.parametrize(("m", "k"), [(2, 1), (5, 1), (6, 1), (6, 4)])
@@ -123,6 +128,24 @@ def test_figures_are_released_if_their_noise_is_not_larger_than_the_error_by_cha
 def test_more_classes_than_a_release_can_have_are_not_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_evaluation, "LONGEST", 6)
     assert [planned(10**6, m, 50.0)[1] for m in (2, 3, 4)] == [True, True, False]
+
+
+def test_accuracies_and_areas_get_half_of_the_budget_each() -> None:
+    facts, privacy = Facts(n=10**5, m=6, d=2), Privacy(epsilon=1.0, delta=1e-6)
+    head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card=a_card("abcdef"))
+    mu = mu_for(1.0, 1e-6)
+    for figures, shares in {"accuracy": (0.5, 0.5), "auroc": (1.0,), "both": (0.25, 0.25, 0.5)}.items():
+        asked, plan = private_evaluation._planned(head, facts, privacy, figures)
+        assert [type(query) is Standings for query in asked] == [False] * (len(asked) - 1) + [figures != "accuracy"]
+        assert plan.noise.sigmas == pytest.approx([1 / mu / math.sqrt(share) for share in shares])
+    # What pays is what pays with half of it.
+    few = math.ceil(2 * 6 / mu**2 * 4)
+    for n, more in ((few, 0), (2 * few, 1)):
+        asked, _ = private_evaluation._planned(head, replace(facts, n=n), privacy, "both")
+        assert len(asked) == 2 + more
+    many = Head(chain=(), weight=np.ones((2, 257)), bias=np.zeros(257), card=a_card())
+    with refuses("unsupported", parameter="figures"):
+        private_evaluation._planned(many, replace(facts, m=257), privacy, "auroc")
 
 
 # What is refused
@@ -146,6 +169,9 @@ def test_what_can_be_refused_is_refused_before_the_charge_and_before_a_record_is
     refused("epsilon", epsilon=1e-4)
     for wrong in ({"epsilon": "1"}, {"delta": "1"}, {"by": ""}, {"purpose": ""}):
         refused(next(iter(wrong)), **wrong)  # type: ignore[arg-type]
+    refused("epsilon", epsilon=0.05, figures="auroc")
+    refused("figures", figures="all")
+    refused("threshold", threshold=1.0)
     assert "add" not in refused("delta", delta=1.01 / N).remedy, "an evaluation has no option for it"
     refused("missing", replace(head, path=None))
     refused("missing", split="other")
@@ -288,6 +314,40 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
         assert abs(mine.n - other.n) <= 1
         assert mine.interval == pytest.approx(other.interval, abs=0.02)
     assert found.interval == pytest.approx(exact.interval, abs=0.005)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3])
+def test_with_little_noise_the_areas_are_those_of_an_exact_evaluation(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch, threshold: float | None
+) -> None:
+    seeded(monkeypatch)
+    exact = evaluate(head, features, threshold=threshold)
+    found = evaluate_privately(head, features, epsilon=100.0, figures="auroc", threshold=threshold)
+    assert (found.top1, found.interval, found.per_class, found.threshold) == (None, (0, 1), None, threshold)
+    assert abs(found.n - exact.n) <= 1
+    assert found.told()["AUROC"].startswith("0.")
+    pairs = [(found.auroc, exact.auroc), (found.balanced_accuracy, exact.balanced_accuracy if threshold else None)]
+    for mine, other in zip(found.ranks or (), exact.per_class, strict=True):
+        assert (mine.name, abs(mine.n - other.n) <= 2) == (other.name, True)
+        pairs.append((mine.auroc, other.auroc))
+        rates = (other.sensitivity, other.specificity) if threshold else (None, None)
+        pairs += zip((mine.sensitivity, mine.specificity), rates, strict=True)
+    for noisy, plain in pairs:
+        assert (noisy is None) is (plain is None)
+        if noisy is not None and plain is not None:
+            assert noisy.value == pytest.approx(plain.value, abs=0.06)
+            assert noisy.noise is not None
+            assert noisy.noise < 0.03
+    # The same ε for other figures is another evaluation, and both are kept.
+    both = evaluate_privately(head, features, epsilon=100.0, figures="both")
+    assert both.top1 == pytest.approx(exact.top1, abs=0.02)
+    assert both.auroc is not None
+    assert exact.auroc is not None
+    assert both.auroc.value == pytest.approx(exact.auroc.value, abs=0.06)
+    assert both.balanced_accuracy is not None
+    assert ledger(features).released_of(found.head_sha256) == [found.figures, both.figures]
+    with refuses("exists"):
+        evaluate_privately(head, features, epsilon=100.0, figures="both")
 
 
 def test_one_charge_pays_for_the_records_of_its_split_once(
@@ -439,6 +499,51 @@ def test_without_noise_it_is_the_interval_of_an_exact_evaluation() -> None:
     assert fraction(3.0, 4.0, 50.0, 50.0, 40)[1] == (0.0, 1.0)
     low, high = fraction(60.0, -3.0, 5.0, 5.0, 57)[1]
     assert 0.5 < low < high == 1
+
+
+# Subgroups
+
+
+def test_figures_of_subgroups_are_those_of_their_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact ones, and released ones with little noise; in the order of persons, too."""
+    monkeypatch.chdir(tmp_path)
+    seeded(monkeypatch)
+    x, y = blobs(400, D, 3, apart=2.5)
+    sex = np.arange(400)[:, None] // 5 % 3 - 1
+    splits = {
+        split: replace(in_memory(x[part], y[part]), subgroups=sex[part].astype(np.int32))
+        for split, part in (("train", slice(100)), ("test", slice(100, 400)))
+    }
+    source = Source(path=Path("raw"), classes=("a", "b", "c"), k=1)
+    made, _ = make_of(splits, source, Path("features/sexed"), Making(subgroups="sex=f,m", progress=None))
+    head = train(made, epsilon=8.0, method="dp-ls", out="heads/s.safetensors").head
+    exact = evaluate(head, made, subgroups="sex")
+    assert exact.subgroups is not None
+    found = evaluate_privately(head, made, epsilon=100.0, figures="both", subgroups="sex")
+    assert (found.per_class, [each.column for each in found.subgroups or ()]) == (None, ["sex", "sex"])
+    right = head.scores(x[100:]).argmax(axis=1) == y[100:]
+    for i, each in enumerate(found.subgroups or ()):
+        own = sex[100:, 0] == i
+        plain = exact.subgroups["fm"[i]]
+        assert (each.value, plain.n, plain.top1) == ("fm"[i], own.sum(), right[own].mean())
+        assert abs(each.n - plain.n) <= 2
+        assert each.top1 == pytest.approx(plain.top1, abs=0.02)
+        assert each.auroc is not None
+        assert plain.auroc is not None
+        assert each.auroc.value == pytest.approx(plain.auroc.value, abs=0.05)
+    known = sex[100:, 0] >= 0
+    assert abs(found.n - known.sum()) <= 3
+    assert found.top1 == pytest.approx(right[known].mean(), abs=0.02)
+    assert ledger(made).released_of(found.head_sha256) == [found.figures]
+    for call in (evaluate, lambda *given, **named: evaluate_privately(*given, epsilon=1.0, **named)):
+        with refuses("missing", parameter="subgroups"):
+            call(head, made, subgroups="site")
+    # A set that is made again with other subgroups is another one.
+    with refuses("exists"):
+        make_of(splits, source, Path("features/sexed"), Making(subgroups="sex=m,f", progress=None))
+    with refuses("conflict", parameter="subgroups"):
+        plainly = {split: replace(each, subgroups=None) for split, each in splits.items()}
+        make_of(plainly, source, Path("features/other"), Making(subgroups="sex=m,f", progress=None))
 
 
 # The account

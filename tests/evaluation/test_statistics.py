@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, stats
 from scipy.special import softmax
 
-from dpfc_cli.evaluation.statistics import BINS, calibration, difference, tango
+from dpfc_cli.evaluation.statistics import BINS, Measure, auroc_interval, calibration, difference, mean, tango
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.heads.metrics import Z, wilson
+from tests.noise import FALSE_ALARM
 
 
 def test_a_small_case_by_hand() -> None:
@@ -97,3 +98,47 @@ def test_a_difference_names_what_only_one_of_the_heads_gets_right() -> None:
     found = difference(30, 10, 200)
     assert (found.gain, found.only_this, found.only_other) == (0.1, 30, 10)
     assert found.interval == tango(30, 10, 200)
+
+
+# The area under the ROC curve
+
+
+def variance(area: float, n: int, others: int) -> float:
+    """Of Hanley and McNeil (1982), with the mean of the two numbers for each of them, as Newcombe has it."""
+    q1, q2, each = area / (2 - area), 2 * area**2 / (1 + area), (n + others) / 2 - 1
+    return (area * (1 - area) + each * (q1 + q2 - 2 * area**2)) / (n * others)
+
+
+@pytest.mark.parametrize(("area", "n", "others", "noise"), [(0.8, 12, 40, 0.0), (0.99, 500, 70, 0.1), (1.0, 9, 9, 0.0)])
+def test_the_interval_of_an_area_has_what_the_value_does_not_contradict(
+    area: float, n: int, others: int, noise: float
+) -> None:
+    low, high = auroc_interval(area, n, others, noise)
+    at = np.linspace(0, 1, 100_001)
+    inside = at[(area - at) ** 2 <= Z**2 * (variance(at, n, others) + noise**2)]  # type: ignore[arg-type]
+    assert (low, high) == pytest.approx((inside[0], inside[-1]), abs=1e-4)
+    assert auroc_interval(area, 0, others) == auroc_interval(area, n, 0) == (0, 1)
+
+
+@pytest.mark.parametrize(("shift", "n", "others"), [(0.5, 20, 80), (1.0, 150, 150), (3.0, 12, 300), (3.5, 9, 20)])
+def test_the_interval_of_an_area_covers_it(shift: float, n: int, others: int) -> None:
+    """400 draws from two normal distributions, also where nearly all of them are told apart."""
+    rng, true, covered = np.random.default_rng(n), stats.norm.cdf(shift / math.sqrt(2)), 0
+    for _ in range(400):
+        own, rest = rng.normal(shift, 1, n), rng.normal(0, 1, others)
+        area = float((own[:, None] > rest).mean())
+        low, high = auroc_interval(area, n, others)
+        covered += low <= true <= high
+    # 94 % of 400 draws, and chance below 1e-9 less.
+    assert covered >= stats.binom.ppf(FALSE_ALARM, 400, 0.94)
+
+
+def test_the_mean_of_figures_is_surer_only_if_they_are_independent() -> None:
+    parts = [Measure(0.5, (0.4, 0.6)), None, Measure(0.9, (0.8, 0.95))]
+    for alone, down, up in ((False, 0.2, 0.15), (True, math.hypot(0.1, 0.1), math.hypot(0.1, 0.05))):
+        found = mean(parts, independent=alone)
+        assert found is not None
+        assert found.value == pytest.approx(0.7)
+        assert found.interval == pytest.approx((0.7 - down / 2, 0.7 + up / 2))
+    assert mean([None]) is None
+    assert mean([Measure(1.0, (0.5, 1.0))]) == Measure(1.0, (0.5, 1.0))

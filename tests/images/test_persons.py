@@ -12,7 +12,8 @@ import pytest
 
 from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.errors import GUARDED
-from dpfc_cli.images.sets import ImageSet, Split, by_person, held_out
+from dpfc_cli.images import catalogue
+from dpfc_cli.images.sets import ImageSet, Request, Split, by_person, held_out
 from tests.images.pictures import SQUARE, files, open_images, png, tar, there, values
 from tests.support import refuses
 
@@ -207,3 +208,26 @@ def test_a_picture_without_a_person_is_refused(tmp_path: Path) -> None:
         with refuses(code, match=says) as caught:
             opened(make(tmp_path / f"{i}"))
         assert (code == "bad-record" or caught.value.full is not None) == (GUARDED in str(caught.value))
+
+
+@pytest.mark.parametrize("make", [beside, labels_beside, parquet], ids=lambda make: make.__name__)
+def test_columns_of_subgroups_go_with_the_pictures(make: Callable[[Path], Made], tmp_path: Path) -> None:
+    source, rule = make(tmp_path)
+    column = rule.partition(":")[2]
+    # In the table in JSON persons are numbers.
+    called = {person: str(int(person[1:])) if make is labels_beside else person for person in WHO}
+    known = tuple(sorted(set(called.values())))[:3]
+    more: dict[str, Any] = {"classes": CLASSES, "group_by": rule_of(rule), "subgroups": {column: known}}
+    found = open_images(source, None, SQUARE, **more)
+    for one in (found, by_person(found)[0], held_out(found, 0.3)):
+        for split in one.splits.values():
+            assert split.subgroups is not None
+            expected = [known.index(name) if (name := called[each]) in known else -1 for each in who(split)]
+            assert split.subgroups[:, 0].tolist() == expected
+    with refuses("missing"):
+        open_images(source, None, SQUARE, **(more | {"subgroups": {"nothing": known}}))
+
+
+def test_what_has_no_columns_takes_no_subgroups() -> None:
+    with refuses("conflict", parameter="subgroups"):
+        catalogue.check("digits", None, Request(subgroups={"sex": ("f", "m")}))

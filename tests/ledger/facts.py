@@ -18,6 +18,7 @@ from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.records.claims import Release
+from dpfc_cli.records.figures import Figures, ReleasedClass
 from tests.support import feature_set
 
 DIGEST = "0123456789abcdef" * 4
@@ -45,6 +46,16 @@ def a_charge(of: Set | str, epsilon: float = 1.0, *, times: int = 1, rate: float
     said: dict[str, Any] = {"split": "train", "method": "dp-fc", "adjacency": "zero-out", "unit": "record", "n": 100}
     said |= {"set": of if isinstance(of, str) else of.set, "head": "h.safetensors", "digest": DIGEST, "claim": claim}
     return Charge(**{"by": "Ada", "releases": (release,), **said, **figures, **changed})
+
+
+def some_figures(charge: str, **changed: Any) -> Figures:
+    """What an evaluation has released under a charge."""
+    said: dict[str, Any] = {"head": "h.safetensors", "head_sha256": DIGEST, "features": "digits", "split": "test"}
+    said |= {"unit": "record", "epsilon": 1.0, "delta": DELTA, "n": 90, "charge": charge}
+    said |= {"top1": 0.75, "interval": (0.625, 0.875), "noise": 0.03125}
+    each = ReleasedClass(name="a", n=7, top1=None, interval=(0.0, 1.0), noise=None)
+    more: dict[str, Any] = {"top5": None, "top5_interval": None, "top5_noise": None, "per_class": (each,)}
+    return Figures(**{**said, **more, **changed})
 
 
 def a_cap(epsilon: float | None, population: str | None = None, **changed: Any) -> Cap:

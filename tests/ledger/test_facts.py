@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfc_cli.ledger.facts import Fact, Merge, Outcome, account_name, fact_of, new_id, noted
+from dpfc_cli.ledger.facts import Fact, Merge, Outcome, Released, account_name, fact_of, new_id, noted
 from dpfc_cli.ledger.file import read
 from dpfc_cli.privacy.accounting import epsilon_for
 from tests.hostile import altered, places
-from tests.ledger.facts import DIGEST, a_cap, a_charge, a_set, some_facts, written
+from tests.ledger.facts import DIGEST, a_cap, a_charge, a_set, some_facts, some_figures, written
 from tests.support import refuses
 
 SET = a_set("ward7", adopted=True, replaces=(new_id(),))
@@ -24,6 +24,7 @@ FACTS: list[Fact] = [
     *(SET, CHARGE, a_charge(SET, claim="research"), a_charge(SET, claim="non-private", method="evaluation")),
     *(a_charge(SET, rate=0.1), a_charge(SET, unit="person", adjacency="replace-one"), a_charge(SET, eta=0.0, n=1)),
     Outcome(by="Ada", charge=CHARGE.id, state="written", head="h", sha256=DIGEST, answers=3, after=new_id()),
+    Released(by="Ada", figures=some_figures(CHARGE.id)),
     *(a_cap(3.0, note="a plan"), a_cap(None, "ward7", unit="person")),
     Merge(by="Ada", apart=("ward7",), same={"ward 7": "ward7"}, ignored=(new_id(),)),
 ]
@@ -77,7 +78,7 @@ def test_a_hostile_value_in_any_field_of_any_kind_is_refused_and_never_ends_othe
         for strange in ("x", fact.id.upper(), fact.id + "0", f"{fact.id}\n", ""):
             assert refused(strange, fact.kind, body)
             assert refused(fact.id, fact.kind, {**body, "replaces": [strange]})
-        others = {"", "Set", "fact", "set", "charge", "outcome", "cap", "merge"} - {fact.kind}
+        others = {"", "Set", "fact", "set", "charge", "outcome", "released", "cap", "merge"} - {fact.kind}
         assert all(refused(fact.id, other, body) for other in others)
         for name in body:
             assert refused(fact.id, fact.kind, {key: body[key] for key in body if key != name})

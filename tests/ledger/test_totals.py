@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfc_cli.ledger.facts import Fact, Merge, Outcome, Set, new_id
+from dpfc_cli.ledger.facts import Fact, Merge, Outcome, Released, Set, new_id
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for
 from tests.ledger.facts import (
@@ -22,6 +22,7 @@ from tests.ledger.facts import (
     ledger_of,
     next_fact,
     some_facts,
+    some_figures,
     spent_by,
 )  # fmt: skip
 from tests.support import replace
@@ -224,3 +225,16 @@ def test_the_charge_of_a_file_is_found_by_its_digest() -> None:
     assert (ledger.outcome(charges[0].id), ledger.outcome(charges[1].id)) == (None, ended)
     assert charges[0].id in ledger.known
     assert new_id() not in ledger.known
+
+
+def test_released_figures_are_those_that_the_outcome_of_their_charge_names() -> None:
+    charges = [a_charge(A, method="evaluation") for _ in range(3)]
+    first, second, third = (some_figures(each.id, top1=0.125 * i) for i, each in enumerate(charges))
+    ends = [
+        Outcome(by="Ada", charge=each.id, state="written", sha256=made.sha256)
+        for each, made in zip(charges[:2], (first, second), strict=True)
+    ]
+    told = [Released(by="Ada", figures=each) for each in (first, second, third, some_figures(charges[0].id, n=1))]
+    ledger = ledger_of(A, *charges, *ends, *told)
+    assert ledger.released == {charges[0].id: first, charges[1].id: second}
+    assert (ledger.released_of(DIGEST), ledger.released_of("f" * 64)) == ([first, second], [])

@@ -16,6 +16,7 @@ from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import IncompletePassError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.standings import Standings
 from tests import instead
 from tests.support import CHAIN, blobs, curator, every_query, exact_sum, plan_of, stream_of
 
@@ -174,7 +175,7 @@ def test_eta_is_that_of_one_sample_for_each_coordinate_of_the_answers() -> None:
 
 
 REPLACE_ONE = {
-    **{Mean: 2.0, ClassSums: 2.0, Gradient: 2.0},
+    **{Mean: 2.0, ClassSums: 2.0, Gradient: 2.0, Standings: 2.0},
     **{Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5, Outcomes: 2**0.5},
 }
 """Proved in `queries`. Written here a second time on purpose."""

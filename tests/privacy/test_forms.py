@@ -12,6 +12,7 @@ from dpfc_cli.privacy.forms import OPEN, check, form, opened, packed, pieces, un
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.standings import Standings
 
 CHAIN = (Clip(0.5),)
 GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0, radius=2.0)
@@ -149,3 +150,12 @@ def test_outcomes_can_be_counted_of_as_many_classes_as_there_are() -> None:
         assert outcomes(*given), given
     for given in wrong:
         assert not outcomes(*given), given
+    for m, groups in ((6, 2), (6, 3), (6, 4), (6, 0), (6, -1), (6, 2.0), (6, True)):
+        query = Outcomes((), np.zeros((1, 6 // max(int(groups), 1))), np.zeros(6 // max(int(groups), 1)), groups=groups)  # type: ignore[arg-type]
+        assert refused(query, Facts(n=9, m=m, d=1)) == ((m, groups) not in {(6, 2), (6, 3)} or type(groups) is not int)
+    # 2 · 16 · 2¹² numbers are as many as a factor may have.
+    for m, depth in ((16, 10), (64, 10), (128, 9), (2, 1), (65, 10), (3, 11), (3, 0), (3, True), (3, 2.0)):
+        standing = Standings((), np.zeros((1, m)), np.zeros(m), depth)  # type: ignore[arg-type]
+        assert refused(standing, Facts(n=9, m=m, d=1)) == (
+            (m, depth) not in {(16, 10), (64, 10), (128, 9), (2, 1)} or depth is True
+        )

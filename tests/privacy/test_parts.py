@@ -249,4 +249,4 @@ def test_values_that_break_a_proof_are_refused_in_each_process() -> None:
 
 
 def test_one_of_each_of_the_core_has_a_name_of_its_own_in_messages() -> None:
-    assert len(parts.KINDS) == len({type(query) for query in QUERIES}) == 7
+    assert len(parts.KINDS) == len({type(query) for query in QUERIES}) == 8

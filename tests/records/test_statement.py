@@ -65,7 +65,7 @@ def test_the_statement_names_everything_that_must_be_defended() -> None:
     for words in ("1.0e-60", DATE, f"dpfc {dpfc_cli.__version__}", SHA):
         assert words in text
     for words in ("test", "person", "backbone", "share"):
-        assert words in said["not covered"]
+        assert words in " ".join(f"{what} {who}" for what, who in said.items() if who.startswith("Whoever"))
     for words in ("- gram: ", "- gradient: ", "sigma: "):
         assert words in text
     assert "hessians" not in text
@@ -90,9 +90,10 @@ def test_the_statement_says_how_delta_stands_against_one_in_n() -> None:
 
 
 def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
-    """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
+    """Φ(Φ⁻¹(0.05) + μ) and Φ(μ/2) at μ = 0.268, rounded up."""
     said = said_of(make_card("private"))
-    assert "55.4" in said["this means"]
+    assert "8.5 %" in said["this means"]
+    assert "55.4 %" in said_of(make_card("private", adjacency="replace-one"))["this means"]
     assert "| 5 % | 8.5 % | 5 % |" in markdown(statement.document(make_card("private"), SHA))
     assert said_of(make_card("private", adjacency="replace-one"))["this means"] != said["this means"]
 
@@ -112,8 +113,8 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
 def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:
     card = make_card("private", rate=0.1)
     said = said_of(card)
-    # (e + 1e-5)/(1 + e) and 0.05·e + 1e-5.
-    assert "73.2" in said["this means"]
+    # 0.05·e + 1e-5.
+    assert "13.6 %" in said["this means"]
     assert "| 5 % | 13.6" in markdown(statement.document(card, SHA))
     assert not re.search(r"\d", said["several of one person"])
     assert statement.meaning(card)["groups"] is None  # type: ignore[index]
@@ -125,7 +126,7 @@ def test_without_a_guarantee_none_is_claimed_anywhere(claim: Claim) -> None:
     assert (made.epsilon, made.delta, made.mu) == (None, None, None)
     said = said_of(made)
     assert "no guarantee" in said["this head"]
-    assert said["not covered"]
+    assert said["anything"].startswith("Whoever")
     assert not {"protects", "this means", "several of one person"} & set(said)
     assert statement.meaning(made) is None
 

@@ -11,6 +11,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extensions.audit.request import MOST_RUNS, Auditing
 from dpfc_cli.options import Value
 from dpfc_cli.show.document import Document, Table, page
+from dpfc_cli.version import __version__
 
 if TYPE_CHECKING:
     from dpfc_cli.extensions.audit.audit import Audit
@@ -42,7 +43,7 @@ def audit(**asked: Value) -> None:
     _warn_of_few(found)
     told = ("confidence", "adjacency", "labels_per_record", "records_per_person")
     attacked = {name: asked[name] for name in told} | {"sampling_rate": asked["sampling_rate"] or 1.0}
-    values = {**attacked, "violated": violated, "audits": [asdict(a) for a in found]}
+    values = {"dpfc": __version__, **attacked, "violated": violated, "audits": [asdict(a) for a in found]}
     display.show(replace(_document(found, asked["confidence"]), values=values))
     if violated:
         raise UserError(

@@ -27,6 +27,7 @@ from dpfc_cli.annotations.csv_files import csv_in
 from dpfc_cli.annotations.groups import GROUPS, Keys, names_persons
 from dpfc_cli.annotations.groups import joined as joined_keys
 from dpfc_cli.annotations.metadata import FILE_NAMES
+from dpfc_cli.annotations.subgroups import Named, codes_of
 from dpfc_cli.arrays import Array, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted
 from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, listed, numbered
@@ -48,7 +49,13 @@ _THOUSANDS = "^[+-]?[1-9][0-9]{0,2}([.,' \u00a0\u202f][0-9]{3})+([.,][0-9]+)?$"
 """A number that may be written in groups of three digits."""
 
 
-def open_columns(pattern: str, column: str | None, label_column: str | None, group_column: str | None = None) -> Tables:
+def open_columns(
+    pattern: str,
+    column: str | None,
+    label_column: str | None,
+    group_column: str | None = None,
+    subgroups: Named | None = None,
+) -> Tables:
     """The tables of parquet or CSV files, by split: a file's name says which one, and for training a column `split`.
 
     Args:
@@ -58,6 +65,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
             names, in their order.
         label_column: the column of labels; by default one of a usual name, or the only one of integers.
         group_column: the column of integers or texts that name persons; by default `groups`, if there is one.
+        subgroups: columns to keep, with their values.
 
     Raises:
         UserError: the files cannot be read, or have no such columns.
@@ -79,7 +87,15 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     if g is not None:
         columns.chosen(schema, g, is_key, "integers or texts", "group_column", pattern)
     y = columns.label_column(schema, label_column, _is_label, "labels", pattern, g)
-    x = _features(schema, column, y, g, pattern)
+    x, kept = _features(schema, column, y, g, pattern), subgroups or {}
+    for each in kept:
+        columns.chosen(schema, each, is_label, "subgroups", "subgroups", pattern)
+        if each in _listed(x):
+            raise conflict(
+                f"{quoted(pattern)}: '{each}' would be a feature, too.",
+                f"Say which columns are features: {parameter('column')}.",
+                parameter="subgroups",
+            )
 
     def values(name: str, *roles: str) -> Iterator[object]:
         for path in chain.from_iterable(used[role] for role in roles):
@@ -87,11 +103,14 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
                 yield from columns.values_in(columns.column_of(file, path, name))
 
     seem = () if g is not None else columns.seeming(schema, y, *([x] if isinstance(x, str) else []))
-    taken, left = {y, g, *_listed(x)}, dict[str, None]()
+    taken, left = {y, g, *_listed(x), *kept}, dict[str, None]()
     for path in chain.from_iterable(used.values()):
         with parquet(path) as file:
             left |= dict.fromkeys(name for name in file.schema_arrow.names if name not in taken)
     tables = {role: _table(paths, x, y, g) for role, paths in used.items()}
+    for role, table in tables.items() if kept else ():
+        codes = codes_of({each: values(each, role) for each in kept}, kept)
+        tables[role] = replace(table, subgroups=codes)
     remarks = split_files.splits_left_out(found, roles.values())
     if (s := split_files.split_column(left)) is not None:
         rows, train = split_files.rows_by_split(values(s, "train"), pattern), tables.pop("train")

@@ -11,6 +11,7 @@ from dpfc_cli.annotations.broken import naming
 from dpfc_cli.annotations.classes import Labels, check_names, class_names, coded, numbers_of, stated
 from dpfc_cli.annotations.groups import GROUPS, check_apart
 from dpfc_cli.annotations.person_hints import persons_noticed, refuse_both
+from dpfc_cli.annotations.subgroups import subgroups_of
 from dpfc_cli.errors import GUARDED, Faults, bad_record, conflict, counted, parameter, quoted, secret
 from dpfc_cli.extensions.importing import slides
 from dpfc_cli.extensions.importing.request import Import
@@ -80,10 +81,13 @@ def import_features(wanted: Import) -> Imported:
 def _tables(
     wanted: Import, path: Path, folder: Path | None, classes: tuple[str, ...]
 ) -> AbstractContextManager[Tables]:
+    names = subgroups_of(wanted.subgroups)
     if folder is not None:
+        if names:
+            raise conflict("Of slides no columns are kept.", f"Leave out {parameter('subgroups')}.")
         return nullcontext(slides.pooled(folder, wanted, classes))
     slides.refuse(wanted)
-    return opened(path, wanted.column, wanted.label_column, wanted.group_column)
+    return opened(path, wanted.column, wanted.label_column, wanted.group_column, names)
 
 
 def _checked(wanted: Import, path: Path, found: Tables, classes: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from dpfc_cli.annotations.classes import USUAL_NAMES
 from dpfc_cli.annotations.groups import GROUPS, names_persons
 from dpfc_cli.annotations.person_hints import column_of
+from dpfc_cli.annotations.subgroups import Named, codes_of
 from dpfc_cli.arrays import NPY, Array, arrays_in
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
 from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, with_groups
@@ -40,7 +42,11 @@ Arrays = Mapping[str, Callable[[], Array]]
 
 @contextmanager
 def opened(
-    path: Path, column: str | None = None, label_column: str | None = None, group_column: str | None = None
+    path: Path,
+    column: str | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    subgroups: Named | None = None,
 ) -> Iterator[Tables]:
     """The tables of a source. They can be read until the end of the block.
 
@@ -49,6 +55,7 @@ def opened(
         column: the name of the features, if it is not a usual one.
         label_column: the name of the labels, if it is not a usual one.
         group_column: the name of the groups, if it is not `groups`.
+        subgroups: columns to keep, with their values.
 
     Raises:
         UserError: the source cannot be imported.
@@ -59,9 +66,9 @@ def opened(
         if arrays is None:
             from dpfc_cli.extensions.importing.columns import open_columns
 
-            found = open_columns(str(path), column, label_column, group_column)
+            found = open_columns(str(path), column, label_column, group_column, subgroups or {})
         else:
-            found = _of_arrays(path, arrays, column, label_column, group_column)
+            found = _of_arrays(path, arrays, subgroups or {}, column, label_column, group_column)
         if "train" not in found.splits:
             raise missing(
                 f"{quoted(path)} has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y."
@@ -113,7 +120,7 @@ def _parts(name: str) -> tuple[str | None, str]:
     return split and split.lower(), rest
 
 
-def _of_arrays(path: Path, arrays: Arrays, *given: str | None) -> Tables:
+def _of_arrays(path: Path, arrays: Arrays, subgroups: Named, *given: str | None) -> Tables:
     """The tables of arrays. given: their names, in the order of `ROLES`."""
     asked = dict(zip(ROLES, given, strict=True))
     tables, used = dict[str, Table](), set[str | None]()
@@ -130,7 +137,16 @@ def _of_arrays(path: Path, arrays: Arrays, *given: str | None) -> Tables:
             )
         used.update(names)
         table = checked(str(path), arrays[x](), arrays[y](), x, y)
-        tables[split] = table if groups is None else with_groups(table, str(path), arrays[groups](), groups)
+        table = table if groups is None else with_groups(table, str(path), arrays[groups](), groups)
+        kept = {each: _found(path, arrays, split, "subgroups", each) for each in subgroups}
+        lacking = next(
+            (each for each, name in kept.items() if name is None or arrays[name]().shape != (table.n,)), None
+        )
+        if lacking is not None:
+            raise missing(f"{quoted(path)} has no '{lacking}' for each {split} record.", "Give it, or leave it out.")
+        used.update(kept.values())
+        values = {each: _values(arrays[name]()) for each, name in kept.items() if name is not None}
+        tables[split] = replace(table, subgroups=codes_of(values, subgroups) if kept else None)
     remarks = left_out("array", sorted(set(arrays) - used))
     if path.is_dir():
         remarks += files_left_out(path, [path / f"{name}{NPY}" for name in arrays])

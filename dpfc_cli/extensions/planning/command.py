@@ -112,7 +112,8 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
         ]
     if found.sites > 1:
         rows.append(("sites", "each adds the whole noise of its epsilon, and trusts nobody ('dpfc site-invite')"))
-    guessed = f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)"
+    among = "in the study" if unit == "person" else "used"
+    guessed = f"how often an attacker guesses right whether a {unit} was {among}, at most (50 % is chance)"
     rows.append(("guessed", guessed))
     if found.cap is not None:
         fit = f"such trainings under a cap of epsilon = {found.cap:g}, beside what its ledger has"

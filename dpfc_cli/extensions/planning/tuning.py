@@ -28,7 +28,7 @@ from dpfc_cli.errors import conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet, cut
 from dpfc_cli.files import json_of
 from dpfc_cli.heads.head import Scorer
-from dpfc_cli.heads.metrics import average_precisions, score
+from dpfc_cli.heads.metrics import ranked, score
 from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
@@ -331,7 +331,7 @@ def quality(head: Scorer, test: BlockStream, k: int, rows: int) -> float:
     """The hits of a head on test records, or mean average precision of label sets."""
     if k == 1:
         return score(head, test(ROWS)).top1
-    return float(np.nanmean(average_precisions(head, lambda: test(ROWS), rows)))
+    return float(np.nanmean(ranked([head], lambda: test(ROWS), rows, several=True)[0].precision))
 
 
 def _stream(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray, k: int) -> BlockStream:

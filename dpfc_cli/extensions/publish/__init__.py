@@ -3,14 +3,15 @@
 `contents` puts a report together, and `write` writes it as HTML, Markdown or PDF. `push` sends a head to the hub, with
 its shared report as the model card.
 
-**Who may read it.** There are two kinds of documents.
+**Who may read it.** There are three kinds of documents.
 
 - A *shared* one is for whoever gets the head. It is a function of the head's file, and of figures that were released
   with noise, if there are any. So it says nothing of the records that the head does not say. This is the default.
-- An *internal* one is for whoever holds the records. It also has what `holder` adds: the ledger with all trainings, who
-  did them and why, other feature sets that share records, the caps, and exact figures on the test split. Some of these
-  are facts about records, and no noise protects them. The document says so at its top, at each of these sections, and
-  on each printed page.
+- One for an *auditor* also has what `holder` adds of the ledger: all trainings, who did them and why, other feature
+  sets that share records, and the caps.
+- An *internal* one is for whoever holds the records. It also has exact figures on the test split.
+
+A document says at its top, and on each printed page, for whom it is. Sections that are not for everybody are marked.
 
 The digest of the source's listing is in neither of them.
 

@@ -12,19 +12,20 @@ from dpfc_cli.options import Value
 
 @command("report", Reporting, panel="For others", when_stopped="No report was written.")
 def report(head: Annotated[Path | None, NEWEST] = None, **asked: Value) -> None:
-    """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.
+    """Write a report on a head: a verdict, what is not covered and who must act, the guarantee as a curve, evidence.
 
     To read it takes no network and no script. It prints on A4. The same files give the same report, to the last byte.
-    With --internal it also has the ledger and exact figures, and says that it is not to be published.
+    What only auditors, or the holder of the records, may read is in other kinds of it (--kind), which say so.
     """
+    from dpfc_cli.extensions.publish.contents import WHOM
     from dpfc_cli.extensions.publish.write import write_report
     from dpfc_cli.files import sha256_of
 
     path = write_report(head_or_newest(head), **asked)
     digest = sha256_of(path)
-    values = {"report": str(path), "internal": asked["internal"], "sha256": digest}
-    whom = "internal: for the holder of the records only" if asked["internal"] else "for whoever gets the head"
-    display.facts(f"Report {path}", [("kind", whom), ("SHA-256 of this report", digest)], values)
+    values = {"report": str(path), "kind": asked["kind"], "sha256": digest}
+    rows = [("kind", WHOM[asked["kind"]]), ("SHA-256 of this report", digest)]
+    display.facts(f"Report {path}", rows, values)
 
 
 @command(

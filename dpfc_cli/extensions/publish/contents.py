@@ -1,11 +1,13 @@
 """What a report on a head says, in which order, and to whom."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dpfc_cli.errors import conflict, counted, parameter, printable
-from dpfc_cli.extensions.publish import holder
-from dpfc_cli.extensions.publish.request import Reporting
+from dpfc_cli.extensions.publish import evidence, holder
+from dpfc_cli.extensions.publish.registry import entry
+from dpfc_cli.extensions.publish.request import Kind, Reporting
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.signature import Signed
@@ -21,15 +23,23 @@ from dpfc_cli.structs import Json
 from dpfc_cli.verification import of_signature
 from dpfc_cli.version import __version__
 
-SHARED, INTERNAL = "for whoever gets the head", "internal"
+WHOM: dict[Kind, str] = {
+    "shared": "for whoever gets the head",
+    "auditor": "for auditors",
+    "internal": "for the holder of the records only",
+}
 MOST_NAMED = 200
 """Of more classes than this only the first ones are named."""
 STRONG, REASONABLE = 1, 10
 """The largest ε that the guide calls so (docs/choosing.md, "What others use")."""
-_PLACES = Table(
-    ("", "Name", "Date", "Signature"),
-    [(role, "", "", "") for role in ("Controller and purpose", "Trained by", "Checked by", "Approved by")],
-    left=4,
+_FIELDS = (
+    *("Purpose, and legal basis", "How the records were collected", "Who has access to records, features, ledger"),
+    *("Until when they are kept", "Who may use the head or withdraw it", "For whom it is worse, and how known"),
+)
+_ROLES = ("Controller", "Trained by", "Checked by", "Independent review", "Approved by")
+_PLACES = (
+    Table(("To be filled in", ""), [(field, "") for field in _FIELDS], left=2),
+    Table(("", "Name", "Date", "Signature"), [(role, "", "", "") for role in _ROLES], left=4),
 )
 _ALONE = Finding(what="ledger", result="unknown", why="no ledger is asked for this report")
 _COMPARED = Finding(what="figures", result="ok", why="the ledger has these figures")
@@ -47,41 +57,51 @@ def document(
     UserError: the head and its ledger contradict each other; a file cannot be read; there is no ledger for an internal
     report.
     """
-    named = next((name for name in ("features", "ledger") if getattr(wanted, name) is not None), None)
-    if named and not wanted.internal:
+    shared, given = wanted.kind == "shared", ("features", "ledger", "not_before")
+    named = next((name for name in given if getattr(wanted, name) is not None), None)
+    if named and shared:
         raise conflict(
-            f"{parameter(named)} has no meaning without {parameter('internal')}: what a feature set and its ledger "
-            "say is for the holder of the records.",
-            f"Give {parameter('internal')}, or leave it out.",
+            f"{parameter(named)} has no meaning for {parameter('kind')} shared: what a feature set and its ledger say "
+            "is not for whoever gets the head.",
+            f"Give {parameter('kind')} auditor or internal, or leave it out.",
         )
     model_card = bool(name) or str(wanted.out).lower().endswith(".md")
     card, digest, name = head.card, sha256_of(head.file), name or head.file.name
     figures = None if wanted.evaluation is None else holder.released_in(Path(wanted.evaluation), digest)
     said = statement.document(card, digest)
-    own = holder.of(head, wanted, figures) if wanted.internal else None
+    own = None if shared else holder.of(head, wanted, figures)
     findings = [of_signature(signed), *([*cards.findings(card, head.chain), _ALONE] if own is None else own.findings)]
     unproved = cards.unproved(card) if own is None else own.unproved
-    evaluated = Section("How good it is", [Words(_NOT_EVALUATED)]) if own is None else own.evaluated
+    evaluated = (own and own.evaluated) or Section("How good it is", [Words(_NOT_EVALUATED)])
     if figures is not None:
         findings.append(_COMPARED if own is not None else _NOT_COMPARED)
         evaluated = Section("How good it is", _evaluated(figures, card.features.split, own is not None))
+    elif own is None and (known := holder.kept(card, digest)):
+        figures = known[-1]
+        findings.append(_COMPARED)
+        blocks = [block for each in reversed(known) for block in _evaluated(each, card.features.split, True)]
+        evaluated = Section("How good it is", blocks)
     claim, *more, limits = said.sections
+    asked = [Words("What to ask for:"), Points(_to_ask(card, own, signed, wanted))]
     sections = [
-        Section("In short", [*claim.blocks, Rows(_short(head, own, signed))], internal=own is not None),
-        Section("What was trained on", [Rows(_trained_on(head))]),
+        Section("Verdict", [*claim.blocks, Rows(_short(head, own, signed)), *asked], internal=not shared),
+        replace(limits, full=False),
+        Section("Public facts, which no noise protects", [Rows(_public(head))]),
         *more,
-        limits,
         *(() if own is None else own.ledger),
         evaluated,
+        *([Section("Trust and evidence", [Rows(evidence.rows(card, wanted.audit))])] if card.private else []),
         Section("How to use it", _used(head, name)),
-        Section("What was checked", _checked(findings, unproved), internal=own is not None),
-        *([] if model_card else [Section("Sign-off", [_PLACES])]),
-        Section("Appendix: backbone and digests", [Rows(_digests(card, own))], internal=own is not None),
+        Section("What was checked", _checked(findings, unproved), internal=not shared),
+        Section("Appendix: backbone and digests", [Rows(_digests(card, own))], internal=not shared),
+        *([] if model_card else [Section("To be filled in and signed", _PLACES)]),
     ]
+    facts = Document(title="", sections=sections).facts
     return Document(
         title=f"Report on the head {name}",
-        kind=SHARED if own is None else INTERNAL,
-        notice=holder.NOTICE if own is not None else _notice(card),
+        values={"registry": entry(card, name, facts)} if card.private else {},
+        kind=WHOM[wanted.kind],
+        notice=_notice(card, wanted.kind),
         header={} if own is not None else _header(card, name, license, figures),
         sections=sections,
     )
@@ -93,7 +113,13 @@ _NOT_EVALUATED = (
 )
 
 
-def _notice(card: Card) -> str:
+def _notice(card: Card, kind: Kind) -> str:
+    if kind != "shared":
+        more = ", and exact figures on test records" if kind == "internal" else ""
+        return (
+            f"{WHOM[kind].capitalize()}. The parts that are marked say more than the head: who trained on the records "
+            f"and why, and what was spent{more}. Do not publish this report. Another kind is for whoever gets the head."
+        )
     said = (
         "For whoever gets the head. This report was made from the head's file. It says nothing about the training "
         "records that the head itself does not say."
@@ -107,13 +133,42 @@ def _short(head: Head, own: "holder.Holder | None", signed: Signed | None) -> li
     card = head.card
     unit = "persons" if card.unit == "person" else "records"
     made_of = f"a linear classifier of {counted(len(head.classes), 'class')} on features of {_backbone(card)}"
+    verdict = "nothing but itself: it was not compared with a ledger ('dpfc verify' does)"
     return [
         *_strength(card),
+        ("confirmed by", verdict if own is None else own.verdict.removeprefix("confirmed by ")),
         ("signed by", signed.by if signed else "not checked"),
-        *([("ledger", "not compared with a ledger: 'dpfc verify' does")] if own is None else own.short),
+        *(_total(card) if own is None else own.short),
         ("trained on", f"{card.facts.n:,} {unit} of '{card.features.name}'"),
         ("what it is", made_of),
     ]
+
+
+def _total(card: Card) -> list[tuple[str, str]]:
+    """What the card says of all trainings of its ledger."""
+    if (known := card.ledger) is None or not card.private:
+        return []
+    spent = f"{'at least ' * known.adopted}epsilon = {statement.figure(known.epsilon)} for one {known.unit}"
+    return [
+        ("spent in total", f"{spent}, by {counted(known.count, 'charge')} up to {card.date[:10]}, as the head says")
+    ]
+
+
+def _to_ask(card: Card, own: "holder.Holder | None", signed: Signed | None, wanted: Reporting) -> list[str]:
+    """What whoever approves still has to ask for."""
+    if not card.private:
+        return ["why it has no guarantee, and who may have it"]
+    asked = {
+        "the newest ledger of the training, or a signature ('dpfc verify')": own is None and signed is None,
+        "whether the ledger is the newest: what was charged later is in no total": own is not None,
+        "whether several records are of one person: this guarantee is for one record": card.unit == "record",
+        "the total of the trainings among which this one was chosen": own is None and card.ledger is not None,
+        "on which pictures the backbone was trained": True,
+        "why the public start is public": card.public_head is not None,
+        "figures that were released with noise, and for which groups it is worse": wanted.evaluation is None,
+        "an audit of this method ('dpfc audit --json')": wanted.audit is None,
+    }
+    return [each for each, holds in asked.items() if holds]
 
 
 def _strength(card: Card) -> list[tuple[str, str]]:
@@ -132,12 +187,16 @@ def _strength(card: Card) -> list[tuple[str, str]]:
     ]
 
 
-def _trained_on(head: Head) -> list[tuple[str, str]]:
-    card = head.card
+def _public(head: Head) -> list[tuple[str, str]]:
+    card, facts = head.card, head.card.facts
     features = card.features
     named = ", ".join(f"'{name}'" for name in head.classes[:MOST_NAMED])
     more = len(head.classes) - MOST_NAMED
-    rows = [("feature set", f"'{features.name}', its {features.split} split; dimensions: {head.dim:,}")]
+    rows = [
+        ("feature set", f"'{features.name}', its {features.split} split; dimensions: {head.dim:,}"),
+        (f"number of {card.unit}s", f"{facts.n:,}" + (f", with {facts.records:,} records" if facts.records else "")),
+        ("labels per record", f"{facts.k}, of {counted(facts.m, 'class')}"),
+    ]
     if features.hold_out:
         held = "persons" if card.unit == "person" else "training pictures"
         rows.append(("test split", f"{features.hold_out:g} of the {held} were held out"))
@@ -147,6 +206,7 @@ def _trained_on(head: Head) -> list[tuple[str, str]]:
         *rows,
         ("what is done to a feature vector first", ", then ".join(map(_step, head.chain)) or "nothing"),
         ("classes", named + (f", and {more:,} more, which the head's file names" if more > 0 else "")),
+        ("who says so", facts.origin),
     ]
 
 
@@ -217,9 +277,9 @@ def _digests(card: Card, own: "holder.Holder | None") -> list[tuple[str, str]]:
     rows += [("recipe of the features", features.fingerprint), ("report written by", f"dpfc {__version__}")]
     weights = features.backbone.get("weights")
     if isinstance(weights, dict) and isinstance(weights.get("sha256"), str):
-        rows.append(("weights of the backbone", weights["sha256"]))
+        rows.append(("SHA-256 of the backbone's weights", weights["sha256"]))
     if card.public_head is not None:
-        rows.append(("start", card.public_head.sha256))
+        rows.append(("SHA-256 of the public start", card.public_head.sha256))
     return rows if own is None else [*rows, *own.digests]
 
 

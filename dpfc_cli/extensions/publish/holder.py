@@ -2,6 +2,7 @@
 records may: the ledger, the caps, and exact figures on the test split.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dpfc_cli.ledger.standing import without_charge
 from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.reading import readable
+from dpfc_cli.records.card import Card
 from dpfc_cli.records.figures import Figures, Output, digest_of
 from dpfc_cli.records.findings import Finding, refused
 from dpfc_cli.report import account as accounts
@@ -29,11 +31,6 @@ from dpfc_cli.show.document import Block, Section, Words
 from dpfc_cli.structs import Fault, decoded
 from dpfc_cli.verification import verify
 
-NOTICE = (
-    "Internal: for the holder of the records only. The parts that are marked say more about the records than the "
-    "guarantee covers: who trained on them and why, and exact figures on test records. "
-    "Do not publish this report. Without --internal, 'dpfc report' writes one for whoever gets the head."
-)
 SPLIT = "test"
 
 
@@ -41,9 +38,10 @@ SPLIT = "test"
 class Holder:
     """What the holder's own files add to a report."""
 
+    verdict: str
     short: tuple[tuple[str, str], ...]
     ledger: tuple[Section, ...]
-    evaluated: Section
+    evaluated: Section | None
     findings: tuple[Finding, ...]
     unproved: tuple[str, ...]
     digests: tuple[tuple[str, str], ...]
@@ -57,14 +55,14 @@ def of(head: Head, wanted: Reporting, figures: Figures | None) -> Holder:
     features = set_at(head.card.features.name) if given is None else open_features(given)
     if ledger is None and given is not None and features is not None:
         ledger = ledger_path(features.folder)
-    checked = verify(head.file, ledger=ledger)
+    checked = verify(head.file, ledger=ledger, not_before=wanted.not_before)
     if checked.contradictions:
         raise refused(head.file, checked.contradictions)
     account = checked.account
     if account is None:
         raise missing(
-            "An internal report needs the ledger of the training, and it is not here.",
-            f"Name it: {parameter('ledger')}. Without {parameter('internal')} the head's file is enough.",
+            "Such a report needs the ledger of the training, and it is not here.",
+            f"Name it: {parameter('ledger')}. For {parameter('kind')} shared the head's file is enough.",
         )
     book = read(account.ledger)
     if figures is not None:
@@ -74,13 +72,13 @@ def of(head: Head, wanted: Reporting, figures: Figures | None) -> Holder:
     assert isinstance(charge, Charge)
     delta = head.card.delta or default_delta(head.card.facts.n)
     found = None
-    if figures is None and features is not None and SPLIT in features.splits:
+    if wanted.kind == "internal" and figures is None and features is not None and SPLIT in features.splits:
         found = evaluate(head, features, SPLIT, progress=wanted.progress)
     short = [
+        ("spent by all trainings of these people", f"{account.summed(delta)}, as of {checked.as_of}"),
+        ("cap", accounts.left(account, delta) or "none"),
         ("trained by", charge.by),
         ("purpose", charge.purpose or "not said when it was trained (--purpose)"),
-        ("spent by all trainings of these people", account.summed(delta)),
-        ("cap", accounts.left(account, delta) or "none"),
     ]
     if found is not None:
         said = f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
@@ -88,22 +86,32 @@ def of(head: Head, wanted: Reporting, figures: Figures | None) -> Holder:
     without = without_charge(cards(heads_folder()), book)
     lost = [] if without is None else [Words(without, strong=True)]
     return Holder(
+        verdict=checked.verdict,
         short=tuple(short),
         ledger=(Section("The ledger", [*accounts.blocks(account, book, (delta,)), *lost], internal=True),),
-        evaluated=Section("How good it is", _evaluated(found, features), internal=True),
+        evaluated=Section("How good it is", _evaluated(found, features), internal=True) if found else None,
         # The first one is of a signature, and nobody was asked for one here.
         findings=checked.findings[1:],
         unproved=checked.unproved,
-        digests=(("the ledger's file, as it was", sha256_of(account.ledger)),),
+        digests=(("SHA-256 of the ledger", sha256_of(account.ledger)),),
     )
 
 
-def _evaluated(found: Evaluation | None, features: FeatureSet | None) -> list[Block]:
-    if found is None or features is None:
-        return [Words("No figures are given: the feature set is not here, or it has no test split.")]
+def _evaluated(found: Evaluation, features: FeatureSet | None) -> list[Block]:
+    assert features is not None
     words = Words("These figures are exact. They protect no record of the test split. If it is private, keep them.")
     plain = replace(found, confusions=None, calibration=None)
     return [words, *evaluated.warned(found.warnings), *evaluated.exact(plain, features)]
+
+
+def kept(card: Card, digest: str) -> list[Figures]:
+    """What evaluations have released of the head with this SHA-256, as the ledger here has kept it; nothing if there is
+    none.
+    """
+    features = set_at(card.features.name)
+    with suppress(UserError):
+        return [] if features is None else read(ledger_path(features.folder)).released_of(digest)
+    return []
 
 
 def released_in(path: Path, digest: str) -> Figures:
@@ -120,8 +128,8 @@ def released_in(path: Path, digest: str) -> Figures:
         raise UserError(
             f"The figures in {quoted(path)} are exact: they protect no record of the split.",
             "Release figures with noise: 'dpfc evaluate --epsilon'. With a large epsilon, for public records, the "
-            f"noise is a fraction of a record. Or leave out {parameter('evaluation')} and write an internal report "
-            f"({parameter('internal')}): it has exact figures.",
+            f"noise is a fraction of a record. Or leave out {parameter('evaluation')}, and write the internal "
+            f"{parameter('kind')}: it has exact figures.",
             code="private-records",
         )
     try:
@@ -153,7 +161,7 @@ def check_charged(figures: Figures, book: Ledger) -> None:
         raise damaged(
             f"The ledger of the training has no such figures as those of {parameter('evaluation')}: they were changed, "
             "or charged to another ledger.",
-            f"Give them as 'dpfc evaluate' wrote them. Without {parameter('internal')} they are not compared, and the "
+            f"Give them as 'dpfc evaluate' wrote them. For {parameter('kind')} shared they are not compared, and the "
             "report says so.",
             parameter="evaluation",
         )

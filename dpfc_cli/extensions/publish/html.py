@@ -47,11 +47,11 @@ path { fill: none; stroke: var(--line); } .curve, circle { stroke: #0072b2; stro
 @media print { html { font-size: 9pt; } body { line-height: 1.25; max-width: none; margin: 0; padding: 0; }
   h2 { margin: 1rem 0 .3rem; } svg { max-width: 56mm; } dl { gap: .1rem 1rem; }
   p, ul, dl, table, figure { margin-block: .45rem; }
-  h2, caption { break-after: avoid; } tr, figure, dd, pre, .kept { break-inside: avoid; }
+  h2, caption { break-after: avoid; } section, table, tr, figure, dd, pre { break-inside: avoid; }
   thead { display: table-header-group; } }
 @media (max-width: 36rem) {
   figure { float: none; } dl { display: block; } dd { margin-bottom: .5rem; }
-  table { display: block; overflow-x: auto; } }
+  table { display: block; overflow-x: auto; } .figures th, .figures td { padding-left: .2rem; } }
 """
 _PAGE = """<!DOCTYPE html>
 <html lang="en"{kind}>
@@ -70,9 +70,9 @@ _PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-_MANY, _FEW, _SHORT = 6, 15, 14
-"""More columns than these make a table wide; so many rows stay on one page; so long a word is not broken."""
-_TAG = '<span class="tag">internal</span>'
+_MANY, _SHORT = 6, 14
+"""More columns than these make a table wide; so long a word is not broken."""
+_TAG = '<span class="tag">confidential</span>'
 
 
 def html_of(document: Document) -> str:
@@ -125,7 +125,7 @@ def _table(table: Table) -> str:
         inside = (f"<{tag}{look}>{_text(cell)}</{tag}>" for cell, look in zip(cells, looks, strict=True))
         return f"<tr>{''.join(inside)}</tr>"
 
-    kinds = {"figures": not table.left, "wide": len(table.columns) > _MANY, "kept": len(table.rows) <= _FEW}
+    kinds = {"figures": not table.left, "wide": len(table.columns) > _MANY}
     kinds["sign"] = not any(columns[-1])
     caption = f"<caption>{_text(table.title)}</caption>" if table.title else ""
     rows = "\n".join(line(row, "td") for row in table.rows)
@@ -155,9 +155,11 @@ def _svg(curve: Curve) -> str:
     across, up, words = curve.marked
     x, y = at(across, up).split()
     return (
-        f'<svg viewBox="0 0 360 352" width="400" role="img" aria-label="{_text(curve.title)}">'
-        f'<path class="grid" d="{grid}"/>{ticks}<path class="chance" d="M {at(0, 0)} L {at(1, 1)}"/>'
-        f'<path class="curve" d="M {line}"/><circle cx="{x}" cy="{y}" r="4"/>'
+        # What prints PDF knows these attributes, and not the style of the page. In a browser the style wins.
+        f'<svg viewBox="0 0 360 352" width="400" font-size="11" role="img" aria-label="{_text(curve.title)}">'
+        f'<g fill="none" stroke="#bbb"><path d="{grid}"/><path class="chance" d="M {at(0, 0)} L {at(1, 1)}"/>'
+        f'<path class="curve" stroke="#0072b2" stroke-width="2" d="M {line}"/></g>{ticks}'
+        f'<circle cx="{x}" cy="{y}" r="4" fill="#fff" stroke="#0072b2"/>'
         f"{said(200, 346, curve.axes[0])}<g transform='rotate(-90)'>{said(-160, 14, curve.axes[1])}</g>"
         f"{said(345, 300, words, 'end')}</svg>"
     )

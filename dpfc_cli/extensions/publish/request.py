@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from dpfc_cli.heads.signature import LEDGER
+from dpfc_cli.heads.signature import LEDGER, NOT_BEFORE
 from dpfc_cli.options import HEAD, Options, option, progress_option, said
 from dpfc_cli.progress import Progress
 
 SIGNER = "Whose signature HEAD.sig is. It is checked."
+Kind = Literal["shared", "auditor", "internal"]
 RELEASED = "What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone."
 
 
@@ -20,21 +22,23 @@ class Reporting(Options):
         default=None,
         kw_only=False,
         metadata=said(
-            "The file to write: .html, .md (a model card) or .pdf. Default: HEAD-report.html here, or "
-            "HEAD-internal.html.",
+            "The file to write: .html, .md (a model card), .pdf, or .yaml (a draft for the registry of deployments). "
+            "Default: HEAD-KIND.html here.",
             metavar="FILE",
         ),
     )
-    internal: bool = option(
-        "Add what is for the holder of the records only: the ledger with all trainings, who did them and why, the cap, "
-        "and exact figures on the test split. Default: what may be shown to whoever gets the head.",
-        default=False,
+    kind: Kind = option(
+        "Who may read it. shared: whoever gets the head. auditor: also has the ledger: all trainings, who did them and "
+        "why, and the cap. internal: for the holder of the records alone, with exact figures on the test split, too.",
+        default="shared",
     )
     features: Path | str | None = option(
-        "With ‹internal›: the feature set, by path or name. Default: the one that the head was trained on.",
+        "Not for shared: the feature set, by path or name. Default: that of the training.",
         metavar="SET",
     )
-    ledger: Path | str | None = option(f"With ‹internal›: {LEDGER[0].lower()}{LEDGER[1:]}", metavar="FILE")
+    ledger: Path | str | None = option(f"Not for shared: {LEDGER[0].lower()}{LEDGER[1:]}", metavar="FILE")
+    not_before: str | None = option(f"Not for shared: {NOT_BEFORE[0].lower()}{NOT_BEFORE[1:]}", metavar="DATE")
+    audit: Path | str | None = option("What 'dpfc audit --json' printed of this method.", metavar="FILE")
     evaluation: Path | str | None = option(RELEASED, metavar="FILE")
     public_key: Path | str | None = option(SIGNER, metavar="FILE")
     progress: Progress | None = progress_option("records")

@@ -14,7 +14,7 @@ from dpfc_cli.verification import vouched
 def write_report(wanted: Reporting) -> Path:
     """Write a report on a head: one file that somebody can read, print and file.
 
-    Without `internal` it is for whoever gets the head, and says nothing of the records that the head does not say.
+    A shared one is for whoever gets the head, and says nothing of the records that the head does not say.
 
     Returns:
         The file.
@@ -25,13 +25,13 @@ def write_report(wanted: Reporting) -> Path:
             written then.
 
     Examples:
-        >>> write_report("eps1", "report.html", internal=True)
+        >>> write_report("eps1", "report.html", kind="internal")
 
     """
     head = vouched(wanted.head)
-    path = Path(wanted.out or f"{head.file.stem}-{'internal' if wanted.internal else 'report'}.html")
+    path = Path(wanted.out or f"{head.file.stem}-{wanted.kind}.html")
     made = outputs.writer("document", path)
     signed = signature.check(head.file, head.file, signature.Signer(public_key=wanted.public_key))
     # Exact figures and the ledger are for their owner alone.
-    outputs.write(path, made(document(head, wanted, signed)), 0o600 if wanted.internal else None)
+    outputs.write(path, made(document(head, wanted, signed)), None if wanted.kind == "shared" else 0o600)
     return path

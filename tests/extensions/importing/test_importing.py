@@ -306,3 +306,22 @@ def test_all_that_is_wrong_with_an_import_is_said_at_once(tmp_path: Path, single
     assert [each["code"] for each in problems] == ["conflict", *["bad-record"] * 3]
     assert "z (" in (tmp_path / "set.refused.txt").read_text()
     assert not (tmp_path / "set").exists()
+
+
+def test_columns_of_subgroups_are_kept_beside_the_records(single: Arrays, tmp_path: Path) -> None:
+    sex = np.array(["f", "m", "x"])[np.arange(N) % 3]
+    arrays = single | {"train_groups": np.arange(N)[::-1] // 2, "train_sex": sex}
+    for i, source in enumerate((npz(tmp_path, arrays), parquet()(tmp_path, arrays))):
+        found = made(source, tmp_path / f"set {i}", subgroups="sex=m,f")
+        assert found.manifest.subgroups == {"sex": ("m", "f")}
+        x, y = found.arrays("train")
+        places = [int(np.flatnonzero((arrays["train_x"] == row).all(axis=1))[0]) for row in x]
+        for value in "mf":
+            own = found.of_subgroups("sex", value).arrays("train")[1]
+            assert np.array_equal(own, np.where((sex[places] == value)[:, None], y, -1))
+        product = found.of_subgroups("sex").arrays("train")[1]
+        numbers = np.array(["mf".find(each) for each in sex[places]])[:, None]
+        assert np.array_equal(product, np.where((y >= 0) & (numbers >= 0), numbers * 3 + y, -1))
+        for wrong in ("nothing=a", "sex"):
+            with refuses("missing" if "=" in wrong else "bad-value"):
+                made(source, tmp_path / "wrong", subgroups=wrong)

@@ -17,13 +17,13 @@ def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, feature
     assert dpfc(*trained).exit_code == 0
     shown = dpfc("report", "a.safetensors", "--out", "shared.md", ends=0)
     assert hashlib.sha256(Path("shared.md").read_bytes()).hexdigest() in shown.stdout
-    told = json.loads(dpfc("report", "a.safetensors", "--out", "own.md", "--internal", "--json").stdout)
+    told = json.loads(dpfc("report", "a.safetensors", "--out", "own.md", "--kind", "internal", "--json").stdout)
     data = Path("own.md").read_bytes()
-    assert told == {"report": "own.md", "internal": True, "sha256": hashlib.sha256(data).hexdigest(), "warnings": []}
+    assert told == {"report": "own.md", "kind": "internal", "sha256": hashlib.sha256(data).hexdigest(), "warnings": []}
     assert b"figure 3" in data
     assert b"figure 3" not in Path("shared.md").read_bytes()
     assert [Path(name).stat().st_mode & 0o077 for name in ("own.md", "shared.md")] == [0, 0o044]
-    for more, name in (((), "a-report.html"), (("--internal",), "a-internal.html")):
+    for more, name in (((), "a-shared.html"), (("--kind", "internal"), "a-internal.html")):
         assert ("whoever" in dpfc("report", "a.safetensors", *more, ends=0).stdout) == (not more)
         assert Path(name).exists()
 
@@ -34,8 +34,11 @@ def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, featu
         "--out r.txt": "bad-value out r.txt",
         "--out r.md --features blobs": "conflict features",
         "--out r.md --ledger features/ledger.sqlite": "conflict ledger",
-        "--out r.md --internal --features none": "missing none",
-        "--out r.md --internal --ledger none.sqlite": "missing ledger none.sqlite",
+        "--out r.md --not-before 2026-01-01": "conflict not_before",
+        "--out r.md --kind auditor --not-before 2999-01-01": "conflict not_before",
+        "--out r.md --audit none.json": "missing audit none.json",
+        "--out r.md --kind internal --features none": "missing none",
+        "--out r.md --kind auditor --ledger none.sqlite": "missing ledger none.sqlite",
         "--out r.md --evaluation none.json": "missing evaluation none.json",
     }
     each_is_refused(dpfc, lines, "report", "a.safetensors")

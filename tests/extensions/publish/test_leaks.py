@@ -8,6 +8,6 @@ from tests.cli.worlds import LINE, both, differences
 
 
 def test_a_count_of_private_records_in_a_report_is_seen(worlds: dict[str, Path], here: Path) -> None:
-    plant = after(contents, "_trained_on", lambda rows: [*rows, ("null", str(nulls()))])
+    plant = after(contents, "_public", lambda rows: [*rows, ("null", str(nulls()))])
     reports = [name for name in differences(*both(worlds, here, (LINE,), plant)) if name.endswith(".md")]
     assert reports
