@@ -3,16 +3,17 @@
 It writes bench/tables/accuracy.md, and prints the table of docs/accuracy.md.
 
 It is one table of feature sets × methods × ε × seeds. The default is untuned. The paper's methods also appear tuned,
-with independent noise, exact accounting and the paper's number of steps. For each ε they have the learning rate,
-damping and clipping norms that did best on the test labels:
+with independent noise and exact accounting. For each set and ε a search on the test labels finds their options:
 
-1. the method's grid, with one seed;
-2. at the best point of the grid two other norms for gradients, and features that are clipped instead of normalised;
-3. the three best of all these with one more seed;
-4. the best of the three with the seeds of the table.
+1. From the defaults, one option after the other is changed as long as that helps: learning rate, damping and clipping
+   norm of gradients are made larger or smaller; the other loss, three times the steps, and features that are clipped
+   instead of normalised are tried. A search ends only where no such change of the best point helps. So no best point
+   lies at an edge.
+2. The three best points get one more seed. The best of the three gets the seeds of the table.
 
-Budget split, bias feature and loss are not tuned. Results are kept in a file and never computed twice. So a run that
-was stopped continues, and a further set, method or seed costs only its own cells.
+The split of the budget and the bias feature are not tuned. Results are kept in a file and never computed twice. So a
+run that was stopped continues, and a further set, method or seed costs only its own cells. All trainings are simulated
+(`bench.simulation`).
 """
 
 import argparse
@@ -22,92 +23,101 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench import cells, reproduction, synthetic
-from bench.cells import Cell
+from bench import cells, synthetic
+from bench.cells import Cell, top1
 from bench.sets import load
-from dpfc_cli.methods import METHODS
+from dpfc_cli.methods import METHODS, AnyMethod
+from dpfc_cli.privacy import accounting
 
-EPSILONS = (0.05, 0.1, 0.5, 1.0, 8.0)
-UNTUNED = ("dp-whitened", "dp-fc", "dp-ls")
-TUNED = ("dp-fc:10", "dp-ls:1", "dp-adam:10")
-SIMULATED = ("dp-whitened", "dp-fc")
-"""Methods that are simulated (see `bench.simulation`)."""
+EPSILONS = (0.1, 1.0, 8.0)
+UNTUNED = ("dp-whitened",)
+TUNED = ("dp-fc", "dp-momentum")
 BASELINES = ("dp-whitened", "dp-ls")
 """The non-private baselines. The better one shows what is possible. They take minutes; an optimum may take hours."""
 FINALISTS, FINAL_SEEDS = 3, 2
 """How many of the best settings are tried with how many seeds. With one seed, the luckiest would be picked."""
-GRADIENT_CLIPS = (0.4, 2.5)
-"""Factors of the default, tried at the best point of the grid. The learning rate is divided by them."""
+SEARCH_SEED = 1000
+STEPS = (10, 30)
+"""Numbers of steps that a search tries. The paper has 10."""
+FACTORS = {"learning_rate": 2.0, "gradient_clip": 2.0, "damping": 3.0, "negative_weight": 3.0, "ridge": 3.0}
+"""A search makes an option larger or smaller by this factor at a time, beginning at its default."""
+ORDER = ("loss", *FACTORS, "steps", "feature_clip")
+Point = tuple[tuple[str, int], ...]
+"""A point of a search: how often each option was made larger, in the order of `moves`."""
 
 
 def untuned(data: str, row: str, epsilon: float | None) -> Cell:
     """The cell of a method at its defaults."""
-    return _simulated(Cell(data, row, epsilon))
+    return Cell(data, row, epsilon, variant="" if epsilon is None else "simulated")
 
 
-def middle(data: str, row: str, epsilon: float) -> Cell:
-    """The cell in the middle of the grid of a tuned row, METHOD:STEPS."""
-    method, _, steps = row.partition(":")
-    return _simulated(reproduction.base(data, (method, int(steps)), epsilon))
+def searched(data: str, row: str, epsilon: float) -> Cell:
+    """The cell that stands for the search of a method."""
+    return Cell(data, row, epsilon, seed=SEARCH_SEED, variant="search")
 
 
-def _simulated(cell: Cell) -> Cell:
-    return replace(cell, variant="simulated") if cell.method in SIMULATED and cell.epsilon is not None else cell
+def moves(method: AnyMethod) -> dict[str, range]:
+    """What a search may change, and how often from the default."""
+    return {name: range(-12, 13) if name in FACTORS else range(2) for name in ORDER if name in method.declared}
 
 
-def others(best: Cell) -> list[Cell]:
-    """The best cell of a grid, with each of the other norms for clipping gradients and features."""
-    made: list[dict[str, float]] = []
-    method, data = METHODS[best.method], load(best.data)
-    if "gradient_clip" in method.options.__dataclass_fields__:
-        default, rate = method.defaults(data.facts, 1.0, {}), best.given["learning_rate"]
-        for factor in GRADIENT_CLIPS:
-            # The length of a step is the learning rate times the norm, except in DP-Adam.
-            scaled = {"gradient_clip": default.gradient_clip * factor}
-            made.append(scaled if best.method == "dp-adam" else {**scaled, "learning_rate": rate / factor})
-    made.append({"feature_clip": float(np.median(np.linalg.norm(data.x.astype(np.float32), axis=1)))})
-    rounded = ({name: float(f"{value:.4g}") for name, value in options.items()} for options in made)
-    return [replace(best, options=tuple({**best.given, **options}.items())) for options in rounded]
+def placed(cell: Cell, point: Point) -> Cell:
+    """The training at a point of a search."""
+    method, data, places = METHODS[cell.method], load(cell.data), dict(point)
+    assert cell.epsilon is not None
+    mu = accounting.mu_for(cell.epsilon, accounting.default_delta(data.facts.n))
+    given: dict[str, Any] = {}
+    if "steps" in places:
+        given["steps"] = STEPS[places["steps"]]
+    if places.get("loss"):
+        given["loss"] = "softmax"
+    if places.get("feature_clip"):
+        given["feature_clip"] = float(np.median(np.linalg.norm(data.x.astype(np.float32), axis=1)))
+    # The default learning rate follows the clipping norm, and so do the steps.
+    for name in sorted(set(FACTORS) & set(places)):
+        given[name] = getattr(method.defaults(data.facts, mu, given), name) * FACTORS[name] ** places[name]
+    rounded = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in given.items()}
+    return replace(cell, options=tuple(rounded.items()), variant="simulated")
 
 
-def tune(
-    sets: Sequence[str], rows: Sequence[str], epsilons: Sequence[float], seeds: int, done: dict[str, float]
-) -> Iterator[list[Cell]]:
-    """The cells of a tuned table, in stages. `done` must have the results of one stage before the next is asked for."""
-    start = [middle(s, r, e) for s in sets for r in rows for e in epsilons]
-    yield [point for cell in start for point in reproduction.grid(cell)]
-    yield [other for cell in start for other in _tried(cell, done)]
-    yield [again for cell in start for each in finalists(cell, done) for again in _again(each)]
-    yield [replace(picked(cell, done), seed=seed) for seed in range(seeds) for cell in start]
+def search(cell: Cell) -> dict[str, Any]:
+    """The options that a search finds, and how many points it tried."""
+    places = moves(METHODS[cell.method])
+    found: dict[Point, float] = {}
+
+    def value(point: Point) -> float:
+        if point not in found:
+            found[point] = top1(placed(cell, point))
+        return found[point]
+
+    best, last = tuple(dict.fromkeys(places, 0).items()), None
+    while best != last:
+        last = best
+        for name in places:
+            for way in (1, -1):
+                while (place := dict(best)[name] + way) in places[name]:
+                    there = tuple({**dict(best), name: place}.items())
+                    if value(there) <= value(best):
+                        break
+                    best = there
+    finalists = [placed(cell, point) for point in sorted(found, key=lambda point: -found[point])[:FINALISTS]]
+    seeds = range(SEARCH_SEED, SEARCH_SEED + FINAL_SEEDS)
+    picked = max(finalists, key=lambda each: statistics.mean(top1(replace(each, seed=seed)) for seed in seeds))
+    return {"options": picked.given, "tried": len(found)}
 
 
-def _tried(cell: Cell, done: dict[str, float]) -> list[Cell]:
-    """The grid of a cell, and its best point with the other norms. KeyError if the grid is not complete."""
-    points = reproduction.grid(cell)
-    return [*points, *others(max(points, key=lambda c: done[c.key]))]
-
-
-def finalists(cell: Cell, done: dict[str, float]) -> list[Cell]:
-    """The best of all cells that were tried with one seed, best first. KeyError if one is missing."""
-    return sorted(_tried(cell, done), key=lambda c: -done[c.key])[:FINALISTS]
-
-
-def _again(cell: Cell) -> list[Cell]:
-    return [replace(cell, seed=cell.seed + i) for i in range(FINAL_SEEDS)]
-
-
-def picked(cell: Cell, done: dict[str, float]) -> Cell:
-    """The finalist with the best mean, at seed 0. KeyError if one is missing."""
-    best = max(finalists(cell, done), key=lambda c: statistics.mean(done[again.key] for again in _again(c)))
-    return replace(best, seed=0)
+def picked(cell: Cell, done: dict[str, Any]) -> Cell:
+    """What a search found, at seed 0. KeyError if it was not run."""
+    return replace(cell, seed=0, options=tuple(done[cell.key]["options"].items()), variant="simulated")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a table shows: sets, untuned rows (the default first), tuned rows (METHOD:STEPS), ε, and number of seeds."""
+    """What a table shows: sets, untuned rows (the default first), tuned rows, ε, and number of seeds."""
 
     sets: Sequence[str]
     rows: Sequence[str]
@@ -116,7 +126,7 @@ class Wanted:
     seeds: int
 
 
-def table(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
+def table(wanted: Wanted, done: dict[str, Any]) -> Iterator[str]:
     """Markdown: mean ± standard deviation, and the lead of the first row over the best other one, ± standard error."""
     yield f"| | {' | '.join(f'ε = {e:g}' for e in wanted.epsilons)} |"
     yield "| --- " * (len(wanted.epsilons) + 1) + "|"
@@ -136,7 +146,7 @@ def table(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
             yield f"| {wanted.rows[0]}'s lead | {' | '.join(_shown(_lead(first, best)) for first, *best in pairs)} |"
 
 
-def _leads(wanted: Wanted, data: str, done: dict[str, float]) -> list[tuple[float, float] | None]:
+def _leads(wanted: Wanted, data: str, done: dict[str, Any]) -> list[tuple[float, float] | None]:
     """At each ε, the lead of the default on a set."""
     found = []
     for epsilon in wanted.epsilons:
@@ -146,7 +156,7 @@ def _leads(wanted: Wanted, data: str, done: dict[str, float]) -> list[tuple[floa
     return found
 
 
-def summary(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
+def summary(wanted: Wanted, done: dict[str, Any]) -> Iterator[str]:
     """Markdown: what the default reaches, and its lead over the best of the other rows."""
     yield f"| set | {' | '.join(f'ε = {e:g}' for e in wanted.epsilons)} | non-private |"
     yield "| --- " * (len(wanted.epsilons) + 2) + "|"
@@ -160,32 +170,19 @@ def summary(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
         yield f"| {Path(data).name} | {' | '.join(reached)} | {_baseline(data, done):.1f} |"
 
 
-def verdict(wanted: Wanted, done: dict[str, float]) -> str:
-    """How often the default wins, and how far the searches of its rivals went."""
+def verdict(wanted: Wanted, done: dict[str, Any]) -> str:
+    """How often the default wins, and how large the searches of its rivals were."""
     leads = [lead for data in wanted.sets for lead in _leads(wanted, data, done) if lead is not None]
-    edges = [
-        _at_edge(middle(data, row, epsilon), done)
-        for data in wanted.sets
-        for epsilon in wanted.epsilons
-        for row in wanted.tuned
-    ]
     won, lost = (sum(sign * gain > error for gain, error in leads) for sign in (1, -1))
+    tried = [done.get(searched(s, row, e).key) for s in wanted.sets for row in wanted.tuned for e in wanted.epsilons]
+    sizes = [each["tried"] for each in tried if each]
     return (
-        f"Of {len(leads)} cells the default wins {won} by more than one standard error and loses {lost}. In "
-        f"{sum(edges)} of {len(edges)} searches the best point lies at the edge of its grid."
+        f"Of {len(leads)} cells the default wins {won} by more than one standard error and loses {lost}. The "
+        f"{len(sizes)} searches tried {statistics.mean(sizes):.0f} settings on average, and up to {max(sizes)}."
     )
 
 
-def _at_edge(cell: Cell, done: dict[str, float]) -> bool:
-    best = reproduction.picked(cell, done)
-    if best is None:
-        return False
-    points = [point.given for point in reproduction.grid(cell)]
-    searched = set(best.given) - set(cell.given)
-    return any(best.given[o] in (min(p[o] for p in points), max(p[o] for p in points)) for o in searched)
-
-
-def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
+def report(wanted: Wanted, done: dict[str, Any]) -> Iterator[str]:
     """The document, from the results that exist."""
     yield from (
         "# The default beside the paper's methods",
@@ -223,20 +220,20 @@ def made_up() -> Iterator[str]:
         yield f"| `{name}` | {' | '.join(map(str, cells_of))} | {said} |"
 
 
-def _baseline(data: str, done: dict[str, float]) -> float:
+def _baseline(data: str, done: dict[str, Any]) -> float:
     """The accuracy of the best non-private baseline that was run."""
     keys = [Cell(data, method, None).key for method in BASELINES]
     return max((done[key] for key in keys if key in done), default=math.nan)
 
 
-def _values(cell: Cell, seeds: int, done: dict[str, float]) -> list[float]:
+def _values(cell: Cell, seeds: int, done: dict[str, Any]) -> list[float]:
     found = [done.get(replace(cell, seed=seed).key) for seed in range(seeds)]
     return [v for v in found if v is not None]
 
 
-def _tuned(data: str, row: str, epsilon: float, seeds: int, done: dict[str, float]) -> list[float]:
+def _tuned(data: str, row: str, epsilon: float, seeds: int, done: dict[str, Any]) -> list[float]:
     try:
-        return _values(picked(middle(data, row, epsilon), done), seeds, done)
+        return _values(picked(searched(data, row, epsilon), done), seeds, done)
     except KeyError:
         return []
 
@@ -260,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("sets", nargs="*", help="folders of arrays, or feature sets of dpfc")
     parser.add_argument("--synthetic", type=Path, help="also the synthetic family, made in this folder")
     parser.add_argument("--methods", nargs="+", default=UNTUNED)
-    parser.add_argument("--tuned", nargs="*", default=TUNED, help="METHOD:STEPS")
+    parser.add_argument("--tuned", nargs="*", default=TUNED, help="methods that are tuned")
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -277,9 +274,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for e in given.epsilons
     ]
     first += [Cell(s, method, None) for s in sets for method in BASELINES]
-    done = cells.run(first, given.results, given.workers)
-    for stage in tune(sets, given.tuned, given.epsilons, given.seeds, done):
-        done |= cells.run(stage, given.results, given.workers)
+    cells.run(first, given.results, given.workers)
+    searches = [searched(s, row, e) for e in given.epsilons for s in sets for row in given.tuned]
+    done = cells.run(searches, given.results, given.workers, search)
+    finals = [replace(picked(each, done), seed=seed) for seed in range(given.seeds) for each in searches]
+    done = cells.run(finals, given.results, given.workers)
     wanted = Wanted(sets, given.methods, given.tuned, given.epsilons, given.seeds)
     given.out.write_text("\n".join(report(wanted, done)) + "\n")
     print("\n".join(summary(wanted, done)))

@@ -56,7 +56,7 @@ class Cell:
         conversion: "exact", or "zcdp" for the conversion of zCDP. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
         variant: "" for the product, but dp-fc does not shrink the eigenvalues of its Gram matrix: it is the paper's.
-            For dp-whitened and dp-fc as it is in the product also "simulated" (see `bench.simulation`).
+            "simulated": as it is in the product, but fast (see `bench.simulation`). "search": see `bench.accuracy`.
         public: path of a set of which the mean is used, as with `--public-features`; "" for none.
         start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """
@@ -196,7 +196,7 @@ def top1(cell: Cell) -> float:
     return float(100 * (train(cell).scores(data.test_x).argmax(axis=1) == data.test_y).mean())
 
 
-def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell], float] = top1) -> dict[str, float]:
+def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell], Any] = top1) -> dict[str, Any]:
     """Results by `Cell.key`. Those that are not in the file are computed now, by `workers` processes."""
     wanted, done = list(dict.fromkeys(cells)), read(results)
     for path in dict.fromkeys(path for cell in wanted for path in (cell.data, cell.public) if path):
@@ -213,7 +213,7 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
         for i, (key, value) in enumerate(found):
             keep(results, key, value)
             done[key] = value
-            print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
+            print(f"[{i + 1}/{len(missing)}] {value} {key}", flush=True)
     return done
 
 
@@ -277,6 +277,6 @@ def read(results: Path) -> dict[str, Any]:
     return done
 
 
-def _job(job: tuple[Cell, Callable[[Cell], float]]) -> tuple[str, float]:
+def _job(job: tuple[Cell, Callable[[Cell], Any]]) -> tuple[str, Any]:
     cell, work = job
     return cell.key, work(cell)

@@ -1,4 +1,4 @@
-"""A fast simulation of dp-whitened and dp-fc: the methods' own code, float32 sums, noise that claims nothing.
+"""A fast simulation of all methods but dp-newton: their own code, float32 sums, noise that claims nothing.
 
 It answers the queries that these methods ask. What it leaves out is the lattice, whose rounding is far below the
 noise. So its accuracies are those of the product within the noise, several times faster.
@@ -9,26 +9,27 @@ import numpy as np
 from bench.sets import Data
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.oracle import Oracle, Plan
-from dpfc_cli.privacy.queries import Gradient, Gram, Mean, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Mean, Query
 
-BLOCK = 4096
+BLOCK = 1024
 
 
 class Simulated(Oracle):
     """Answers the queries of a training on records, or on persons with equally many records each."""
 
     def __init__(self, data: Data, plan: Plan, mu: float, seed: int) -> None:
-        self._x, self._y = data.x.astype(np.float32), data.y
+        self._x, self._y, self._m = data.x.astype(np.float32), data.y, data.m
         self._k = 1 if data.persons is None else len(data.x) // data.facts.n
         self._sigmas, self._rng = list(plan.sigmas(mu)), np.random.default_rng(seed)
         self._kept: dict[type[Query], np.ndarray] = {}
 
     def release(self, query: Query) -> np.ndarray:
         sigma = self._sigmas.pop(0)
-        assert isinstance(query, Mean | Gram | Gradient)
+        assert isinstance(query, Mean | Gram | Gradient | ClassGrams | ClassSums)
         # All queries of one kind have the same chain in a training.
         if type(query) not in self._kept:
             self._kept[type(query)] = self._rows(query)
+            self._lengths = np.linalg.norm(self._kept[type(query)], axis=1, keepdims=True)
         z = self._kept[type(query)]
         if isinstance(query, Mean):
             total = z.sum(axis=0, dtype=np.float64)[None] / self._k
@@ -39,13 +40,25 @@ class Simulated(Oracle):
             noise = self._rng.normal(size=(z.shape[1], z.shape[1]))
             gram = (self._bounded(z, z).T @ z).astype(np.float64)
             return np.asarray(longest * (gram + sigma * (noise + noise.T) / 2))
+        if isinstance(query, ClassGrams | ClassSums):
+            return self._classes(query, z, sigma)
         sums = np.zeros(query.theta.shape)
         for start in range(0, len(z), BLOCK - BLOCK % self._k):
             part = slice(start, start + BLOCK - BLOCK % self._k)
-            sums += self._gradient(query, z[part], self._y[part])
+            sums += self._gradient(query, z[part], self._y[part], self._lengths[part])
         return np.asarray((sums + sigma * self._rng.normal(size=sums.shape)) * query.clip)
 
-    def _rows(self, query: Mean | Gram | Gradient) -> np.ndarray:
+    def _classes(self, query: ClassGrams | ClassSums, z: np.ndarray, sigma: float) -> np.ndarray:
+        """Sums over the records of each class. Records are the units."""
+        parts = [z[self._y == j] for j in range(self._m)]
+        if isinstance(query, ClassSums):
+            total = np.stack([part.sum(axis=0, dtype=np.float64) for part in parts])
+            return np.asarray(total + sigma * self._rng.normal(size=total.shape))
+        total = np.stack([part.T @ part for part in parts]).astype(np.float64)
+        noise = self._rng.normal(size=total.shape)
+        return np.asarray(total + sigma * (noise + noise.swapaxes(1, 2)) / 2)
+
+    def _rows(self, query: Mean | Gram | Gradient | ClassGrams | ClassSums) -> np.ndarray:
         """The records as a query sees them."""
         z = self._x
         for step in query.chain:
@@ -55,22 +68,24 @@ class Simulated(Oracle):
                 z = z - step.mean.astype(np.float32)
             else:
                 z = z @ step.matrix.astype(np.float32)
-        if not isinstance(query, Mean) and query.constant:
+        if isinstance(query, Gram | Gradient) and query.constant:
             z = np.hstack([z, np.full((len(z), 1), query.constant, np.float32)])
         return clipped(z, 1e-30) if isinstance(query, Gradient) and query.radius is not None else z
 
-    def _gradient(self, query: Gradient, z: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The sum of the clipped gradients of a block, in units of the clipping norm."""
+    def _gradient(self, query: Gradient, z: np.ndarray, y: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The sum of the clipped gradients of a block, in units of the clipping norm. lengths: of the rows of z."""
         radius = query.radius or 1.0
-        scores = z @ (radius * query.theta).astype(np.float32)
+        p = z @ (radius * query.theta).astype(np.float32)
         if query.loss == "softmax":
-            p = np.exp(scores - scores.max(axis=1, keepdims=True))
+            p -= p.max(axis=1, keepdims=True)
+            np.exp(p, out=p)
             p /= p.sum(axis=1, keepdims=True)
         else:
-            p = 1 / (1 + np.exp(-np.clip(scores, -80, 80)))
+            np.exp(np.negative(np.clip(p, -80, 80, out=p), out=p), out=p)
+            np.reciprocal(np.add(p, 1, out=p), out=p)
         p[np.arange(len(y)), y] -= 1
-        p *= np.float32(radius / query.clip)
-        p /= np.maximum(np.linalg.norm(p, axis=1, keepdims=True) * np.linalg.norm(z, axis=1, keepdims=True), 1)
+        scale = np.float32(radius / query.clip)
+        p *= scale / np.maximum(scale * np.sqrt(np.einsum("ij,ij->i", p, p))[:, None] * lengths, 1)
         return np.asarray(self._bounded(z, p).T @ p)
 
     def _bounded(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -259,8 +259,8 @@ class MethodOptions(Options):
         METHOD,
     )
     bias_feature: float | None = option(
-        "Value of the constant feature that stands for the bias. Default: 0.6 for dp-whitened, 0.2 for dp-fc and "
-        "dp-newton, 1 for the others. Not for dp-ls.",
+        "Value of the constant feature that stands for the bias. Default: 0.6 for dp-whitened, 1/√d for the "
+        "others. Not for dp-ls.",
         METHOD,
         **_ANY,
     )

@@ -5,10 +5,6 @@ It releases the Gram matrix G of the features once and the clipped gradient g of
 is the weight of a constant feature (`bias_feature`). With the sigmoid loss it starts at −10, as in the paper: every
 class is improbable at first, so the first gradients are the class sums. The eigenvalues of G are shrunk by their noise.
 The paper does not do this.
-
-The constant feature has the value 0.2. A plain bias, as the paper has it, is one of 1, and features are in units of
-C_G. The model is the same. But with a constant of 1, half of the squared length of every record is the constant. Then
-half of every clipped contribution, and so half of what the budget pays for, would go into the bias.
 """
 
 import math
@@ -16,7 +12,7 @@ from dataclasses import dataclass
 
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import damped_inverse, noise_edge, start
+from dpfc_cli.methods.linear import bias_feature, damped_inverse, noise_edge, start
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
@@ -27,7 +23,6 @@ from dpfc_cli.privacy.queries import Gradient, Gram
 
 STEPS = 20
 GRADIENT_CLIP = 0.36
-BIAS_FEATURE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +42,7 @@ class Options(Planned):
     damping: float = declare.computed(grid=(0.25, 1.0, 4.0))
     feature_clip: float = declare.default(0.005, optimum=True)
     gradient_clip: float = declare.computed(private=True)
-    bias_feature: float = declare.default(BIAS_FEATURE, optimum=True)
+    bias_feature: float = declare.computed(optimum=True)
     edge: float = 0.0
 
 
@@ -78,14 +73,14 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
 
     gradient_clip: 0.14 is better than 0.36 in 21 of 72 cells of bench/tables/accuracy.md, and 0.9 is better in 10.
     """
-    computed = {"learning_rate": 8.0, "damping": 5e-4, "gradient_clip": 1.0}
+    computed, bias = {"learning_rate": 8.0, "damping": 5e-4, "gradient_clip": 1.0}, bias_feature(facts)
     if noise is not None:
         assert plan_options.steps is not None
-        clip, bias = given.get("gradient_clip", GRADIENT_CLIP), given.get("bias_feature", BIAS_FEATURE)
+        clip, bias = given.get("gradient_clip", GRADIENT_CLIP), given.get("bias_feature", bias)
         edge = (1 + bias**2) * noise_edge(facts, facts.d + 1, noise.sigmas[0])
         rate = max(20.0, 2.2 * math.sqrt(facts.d)) * (STEPS / plan_options.steps) * (GRADIENT_CLIP / clip)
         computed = {"learning_rate": rate, "damping": edge + 5e-5, "gradient_clip": clip, "edge": edge}
-    return Options(**chosen(Options, given, {**vars(plan_options), **computed}))
+    return Options(**chosen(Options, given, {**vars(plan_options), "bias_feature": bias, **computed}))
 
 
 def plan(facts: Facts, options: Planned) -> Plan:

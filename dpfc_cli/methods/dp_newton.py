@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import blocks, damped_inverse, noise_edge, threads_for
+from dpfc_cli.methods.linear import bias_feature, blocks, damped_inverse, noise_edge, threads_for
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
@@ -28,7 +28,6 @@ from dpfc_cli.threads import in_threads
 
 STEPS = 10
 SPLIT = (0.5, 0.5)
-BIAS_FEATURE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Options(Planned):
     learning_rate: float = declare.default(1.0, grid=(0.5, 1.0))
     damping: float = declare.computed(grid=(0.3, 1.0, 3.0))
     feature_clip: float = declare.default(0.005, optimum=True)
-    bias_feature: float = declare.default(BIAS_FEATURE, optimum=True)
+    bias_feature: float = declare.computed(optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
@@ -63,16 +62,14 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
     """All options, from public facts and the noise.
 
     damping: the edge of the noise in a Hessian, as in DP-FC, with a lower bound for the case of almost no noise.
-    bias_feature: the value of DP-FC; not tuned.
     """
-    damping = 1e-6
+    damping, bias = 1e-6, given.get("bias_feature", bias_feature(facts))
     if noise is not None:
         assert plan_options.steps is not None
-        bias = given.get("bias_feature", BIAS_FEATURE)
         share = plan_options.budget_split[1] / plan_options.steps
         sigma = 1 / (noise.mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + bias**2)
         damping = noise_edge(facts, facts.d + 1, sigma) + 1e-4
-    return Options(**chosen(Options, given, {**vars(plan_options), "damping": damping}))
+    return Options(**chosen(Options, given, {**vars(plan_options), "damping": damping, "bias_feature": bias}))
 
 
 def plan(facts: Facts, options: Planned) -> Plan:

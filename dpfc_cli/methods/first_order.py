@@ -19,7 +19,7 @@ import numpy as np
 
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import start
+from dpfc_cli.methods.linear import bias_feature, start
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
@@ -78,7 +78,7 @@ class Options(Planned):
     feature_clip: float = declare.default(0.005, optimum=True)
     gradient_clip: float = declare.default(GRADIENT_CLIP, private=True)
     average: bool = False
-    bias_feature: float = declare.default(1.0, optimum=True)
+    bias_feature: float = declare.computed(optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
@@ -102,7 +102,8 @@ def _method(
     def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
         """All options, from public facts."""
         default = rate(given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP))
-        return Options(**chosen(Options, given, {**vars(plan_options), "learning_rate": default}))
+        computed = {**vars(plan_options), "learning_rate": default, "bias_feature": bias_feature(facts)}
+        return Options(**chosen(Options, given, computed))
 
     def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         """Algorithm 1; the last iterate or the average."""

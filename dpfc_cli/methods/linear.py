@@ -76,6 +76,17 @@ def blocks(facts: Facts) -> list[tuple[int, int]]:
     return [(start, min(start + size, facts.m)) for start in range(0, facts.m, size)]
 
 
+def bias_feature(facts: Facts) -> float:
+    """The default value of the bias's constant feature, for records of length 1: 1/√d, the root mean square of a
+    coordinate.
+
+    Clipping bounds the length of a record with its constant, and noise grows with that bound. So the bias costs what
+    any other weight costs. With a constant of 1, a plain bias, it costs half of the squared length. Noise alone hardly
+    tells small constants apart, but with a tiny one the descent ends before the bias is learned (docs/accuracy.md).
+    """
+    return 1 / math.sqrt(facts.d)
+
+
 def start(facts: Facts, loss: Loss, constant: float) -> np.ndarray:
     """The first θ: zero, but with a bias of −10 for the sigmoid loss, as in the paper. Then every class is improbable
     at first.
