@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfc_cli.options import METHOD, option
-from dpfc_cli.training import public
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Hook, Request
 
@@ -36,6 +35,7 @@ class Known(Hook):
 
     def choose(self, request: Request, calibrated: "Calibrated", observer: Observer) -> "Calibrated":
         from dpfc_cli.extensions.starts.means import inform
+        from dpfc_cli.training import public
 
         assert self.public_features is not None
         why = "Only dp-whitened releases the mean that they improve."
@@ -78,6 +78,7 @@ class Begun(Hook):
         the first gradients, in a space where records are centred and white, and other methods have no such gradients.
         """
         from dpfc_cli.extensions.starts.vectors import vectors_for
+        from dpfc_cli.training import public
 
         assert self.public_head is not None
         why = "Only dp-whitened can tell from its releases how good a start is."

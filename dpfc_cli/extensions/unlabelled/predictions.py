@@ -1,5 +1,4 @@
-"""A head that what is predicted makes better, as a hook of predictions: `--adapt`. It is made for these predictions and
-thrown away.
+"""A head that what is predicted makes better: `predict --adapt`. It is made for these predictions and thrown away.
 
 The private records are not asked again: all of it is post-processing of a head that was released, so nothing is
 charged. What is predicted needs no protection from whoever reads the predictions, but the adapted head contains the
@@ -8,7 +7,7 @@ means of its classes. So it has no file.
 
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,27 +15,11 @@ from dpfc_cli.errors import UserError, conflict, counted, parameter, unsupported
 from dpfc_cli.heads.head import Head
 from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.unlabelled import adapt
-from dpfc_cli.options import option
-from dpfc_cli.prediction.request import Hook
 from dpfc_cli.prediction.sources import Block, Source
 from dpfc_cli.privacy.chain import run
 from dpfc_cli.progress import Progress
 
 READING, ADAPTING = "Reading all that is predicted", "Adapting the head"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adapting(Hook):
-    """Predictions by a head that is adapted to them."""
-
-    adapt: bool | None = option(
-        "Adapt the head to what is predicted, as far as the gradients of its training agree. This helps where epsilon "
-        "is small. It costs no privacy, and the head's file stays as it is. A prediction then depends on what is "
-        "predicted together."
-    )
-
-    def chosen(self, head: Head, source: Source, progress: Progress | None) -> tuple[Head, Source]:
-        return adapted(head, source, progress) if self.adapt else (head, source)
 
 
 class Held(Source):

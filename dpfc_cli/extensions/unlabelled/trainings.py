@@ -1,24 +1,20 @@
-"""Public records without labels beside private ones, as a hook of trainings: `--unlabelled`."""
+"""Public records without labels beside private ones: `train --unlabelled`."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
 from dpfc_cli.errors import damaged, quoted
 from dpfc_cli.extensions.unlabelled.predictions import check_memory, usable
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.unlabelled import Unlabelled
-from dpfc_cli.options import METHOD, option
 from dpfc_cli.records.card import Card, Part, Said
 from dpfc_cli.structs import Count, Values
 from dpfc_cli.training import public
+from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Hook, Request
-
-if TYPE_CHECKING:
-    from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.request import Request
 
 ROWS = 8192
 
@@ -36,37 +32,26 @@ class UnlabelledRecords(Part):
         return [("records without labels", f"{said}, and the operator asserts that they are public")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithUnlabelled(Hook):
-    """Public records without labels."""
-
-    unlabelled: "FeatureSet | None" = option(
-        "Feature set of public pictures of the same kind, from the same backbone, whose labels are not read. At the "
-        "end the head is adapted to them as far as the private gradients agree, at no cost in privacy. It then has "
-        "means of them in it. This helps where epsilon is small (dp-whitened).",
-        METHOD,
-        metavar="SET",
-    )
-
-    def choose(self, request: Request, calibrated: "Calibrated", observer: Observer) -> "Calibrated":
-        known = self.unlabelled
-        assert known is not None
-        why = "Only dp-whitened leaves what tells whether they help."
-        public.check_used(calibrated, "unlabelled", "unlabelled", why)
-        public.check_other(request.features, known, "unlabelled")
-        known.verify(SPLIT)
-        n = known.split(SPLIT).n
-        check_memory(n, known.dim, "record", "unlabelled")
-        for text in public.warnings_of(known):
-            observer.warn(text)
-        blocks = [np.empty((0, known.dim), np.float32)]
-        for start, x, _ in known.stream(SPLIT)(ROWS):
-            blocks.append(usable(x))
-            observer.progress("Reading the records without labels", start + len(x), n)
-        records = np.concatenate(blocks)
-        if not len(records):
-            raise damaged(f"{quoted(known.folder)} holds no finite features.", "Name another set.")
-        manifest = known.manifest
-        said = UnlabelledRecords(name=known.name, rows=n, fingerprint=manifest.fingerprint, backbone=manifest.backbone)
-        options = replace(calibrated.options, unlabelled=Unlabelled(records=records))
-        return replace(calibrated, options=options, parts={**calibrated.parts, "unlabelled": said})
+def informed(request: Request, calibrated: Calibrated, known: FeatureSet, observer: Observer) -> Calibrated:
+    """The same training with public records without labels. UserError: they cannot be public, or have other features,
+    or the method has no use for them.
+    """
+    why = "Only dp-whitened leaves what tells whether they help."
+    public.check_used(calibrated, "unlabelled", "unlabelled", why)
+    public.check_other(request.features, known, "unlabelled")
+    known.verify(SPLIT)
+    n = known.split(SPLIT).n
+    check_memory(n, known.dim, "record", "unlabelled")
+    for text in public.warnings_of(known):
+        observer.warn(text)
+    blocks = [np.empty((0, known.dim), np.float32)]
+    for start, x, _ in known.stream(SPLIT)(ROWS):
+        blocks.append(usable(x))
+        observer.progress("Reading the records without labels", start + len(x), n)
+    records = np.concatenate(blocks)
+    if not len(records):
+        raise damaged(f"{quoted(known.folder)} holds no finite features.", "Name another set.")
+    manifest = known.manifest
+    said = UnlabelledRecords(name=known.name, rows=n, fingerprint=manifest.fingerprint, backbone=manifest.backbone)
+    options = replace(calibrated.options, unlabelled=Unlabelled(records=records))
+    return replace(calibrated, options=options, parts={**calibrated.parts, "unlabelled": said})
