@@ -23,8 +23,9 @@ So S, the mean of what is released anyway, is all that a head is ever told of la
 Such an S can be split into parts with independent noise: S + ξₖ with Σₖ ξₖ = 0 (data thinning; Neufeld et al. 2024).
 Each part judges what was made without it: the head that the others would have led to, by the same descent on records
 without labels, and the candidates from that head and from other records. So the estimate of the loss of a candidate is
-as good as unbiased, and the standard deviation of its noise is known. What is chosen has the least sum of estimate and
-standard deviation, compared to the head alone. Records of another kind do not pass: the private gradients decide.
+as good as unbiased, and the standard deviation of its error is known, of the noise and of how few records there are. What
+is chosen has the least sum of estimate and standard deviation, compared to the head alone. So it is the head itself
+where nothing is gained for sure.
 """
 
 import math
@@ -163,90 +164,100 @@ class _Judge:
 
     Attributes:
         scores: of J candidates, J × N × m.
-        told: ⟨c, S⟩ of each candidate, J.
+        expected: the inner products of these and the probabilities at which gradients were taken, J × N.
         counts: how much of its gradient each record is expected to keep when it is clipped, N.
+        told: ⟨c, gradient⟩ of each candidate with the noise of this part, J.
         products: of the candidates as vectors, J × J.
 
     """
 
     scores: np.ndarray
-    told: np.ndarray
+    expected: np.ndarray
     counts: np.ndarray
+    told: np.ndarray
     products: np.ndarray
 
-    def loss(self, weights: np.ndarray) -> Loss:
-        """The private loss of the sum of the candidates with these weights, less a constant, and its gradient."""
+    def losses(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What each record adds to the private loss of the sum of the candidates with these weights, N, and the
+        gradients of that, J × N.
+        """
         scores = np.tensordot(weights.astype(np.float32), self.scores, 1)
         top = scores.max(axis=1, keepdims=True)
         shares = np.exp(scores - top)
         total = shares.sum(axis=1, keepdims=True)
         peaks = (np.log(total) + top)[:, 0]
-        shares *= self.counts[:, None] / total / len(shares)
-        slope = np.tensordot(self.scores, shares, 2) - self.told
-        return float((self.counts * peaks).mean() - weights @ self.told), slope
+        shares *= self.counts[:, None] / total
+        slopes = np.einsum("jnm,nm->jn", self.scores, shares) - self.expected + self.told[:, None]
+        return self.counts * peaks - weights @ self.expected + weights @ self.told, slopes
 
 
 def _judges(evidence: Evidence, x: np.ndarray, random: np.random.Generator) -> list[_Judge]:
     z = _white(evidence, x)
     counts, expected = _expected(evidence, z)
-    told = z.T @ expected / len(z) - np.float32(evidence.gradient)
-    noise = random.normal(size=(PARTS, *told.shape)) * evidence.deviation * math.sqrt(PARTS)
+    found = z.T @ expected / len(z) - np.float32(evidence.gradient)
+    noise = random.normal(size=(PARTS, *found.shape)) * evidence.deviation * math.sqrt(PARTS)
     noise -= noise.mean(axis=0)
     noise = (noise - noise.mean(axis=2, keepdims=True)).astype(np.float32)
-    led = _descent(evidence, z, counts, told)
+    led = _descent(evidence, z, counts, found)
     judges = []
     for part, xi in enumerate(noise):
         judging = np.arange(len(x)) % PARTS == part
-        theta = evidence.theta + _descent(evidence, z, counts, told - xi / (PARTS - 1)) - led
+        theta = evidence.theta + _descent(evidence, z, counts, found - xi / (PARTS - 1)) - led
         made = _candidates(evidence, theta, x[~judging], math.sqrt(PARTS / (PARTS - 1)))
-        apart = z[judging].T @ expected[judging] / judging.sum() - np.float32(evidence.gradient) + xi
         vectors = np.stack(made).reshape(len(made), -1)
         scores = np.stack([z[judging] @ candidate for candidate in made])
-        judges.append(_Judge(scores, vectors @ apart.ravel(), counts[judging], vectors @ vectors.T))
+        at = np.einsum("jnm,nm->jn", scores, expected[judging])
+        told = vectors @ (evidence.gradient - xi).ravel()
+        judges.append(_Judge(scores, at, counts[judging], told, vectors @ vectors.T))
     return judges
 
 
 def _chosen(judges: Sequence[_Judge], deviation: float, own: float) -> tuple[np.ndarray, float, float]:
-    """The weights of the candidates, of which the first is the head; the gain over the head alone, and its noise.
-    deviation: see `Evidence`. own: the standard deviation of the scores of the head.
+    """The weights of the candidates, of which the first is the head; the gain over the head alone, and the standard
+    deviation of its error, of noise and of how many records there are. deviation: see `Evidence`. own: the standard
+    deviation of the scores of the head.
     """
     from scipy.optimize import minimize
 
     products = np.mean([judge.products for judge in judges], axis=0)
-    longest = LONGEST * own
+    only, longest, tiny = np.eye(1, len(products))[0], LONGEST * own, np.finfo(float).eps
 
-    def loss(weights: np.ndarray) -> Loss:
-        found = [judge.loss(weights) for judge in judges]
-        return float(np.mean([each[0] for each in found])), np.mean([each[1] for each in found], axis=0)
-
-    only = np.eye(1, len(products))[0]
+    def losses(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = [judge.losses(weights) for judge in judges]
+        return np.concatenate([each[0] for each in found]), np.hstack([each[1] for each in found])
 
     def of_head(scale: np.ndarray) -> Loss:
-        value, slope = loss(scale[0] * only)
-        return value, slope[:1]
+        found, slopes = losses(scale[0] * only)
+        return float(found.mean()), slopes[:1].mean(axis=1)
 
     bounds = [(0.0, longest)]
     alone = minimize(of_head, [own / 2], jac=True, bounds=bounds, method="L-BFGS-B").x[0] * only
-    before = loss(alone)[0]
+    before = losses(alone)[0]
 
-    def noise(weights: np.ndarray) -> Loss:
-        away = products @ (weights - alone)
-        length = math.sqrt(max(float((weights - alone) @ away), np.finfo(float).eps))
-        return deviation * length, deviation * away / length
+    def error(weights: np.ndarray, found: np.ndarray, slopes: np.ndarray) -> Loss:
+        away, apart = products @ (weights - alone), found - before
+        apart = apart - apart.mean()
+        of_noise, of_records = (
+            deviation**2 * float((weights - alone) @ away),
+            float(np.square(apart).mean()) / len(apart),
+        )
+        size = math.sqrt(max(of_noise + of_records, tiny))
+        return size, (deviation**2 * away + slopes @ apart / len(apart) ** 2) / size
 
     def bound(weights: np.ndarray) -> Loss:
-        (value, slope), (size, of_noise) = loss(weights), noise(weights)
-        return value + size, slope + of_noise
+        found, slopes = losses(weights)
+        size, of_size = error(weights, found, slopes)
+        return float(found.mean()) + size, slopes.mean(axis=1) + of_size
 
     inside = {"type": "ineq", "fun": lambda w: longest - w.sum(), "jac": lambda w: -np.ones_like(w)}
     begin = np.full(len(only), own / len(only))
-    found = minimize(
+    best = minimize(
         bound, begin, jac=True, bounds=bounds * len(only), method="SLSQP", constraints=[inside], options={"maxiter": 60}
     ).x
-    found = np.clip(found, 0, longest)
-    if not bound(found)[0] < before:
-        return alone, 0.0, 0.0
-    return found, before - loss(found)[0], noise(found)[0]
+    best = np.clip(best, 0, longest)
+    found, slopes = losses(best)
+    gain, size = float(before.mean() - found.mean()), error(best, found, slopes)[0]
+    return (best, gain, size) if gain > size else (alone, 0.0, 0.0)
 
 
 def _candidates(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) -> list[np.ndarray]:
