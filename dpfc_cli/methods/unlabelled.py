@@ -23,9 +23,9 @@ So S, the mean of what is released anyway, is all that a head is ever told of la
 Such an S can be split into parts with independent noise: S + ξₖ with Σₖ ξₖ = 0 (data thinning; Neufeld et al. 2024).
 Each part judges what was made without it: the head that the others would have led to, by the same descent on records
 without labels, and the candidates from that head and from other records. So the estimate of the loss of a candidate is
-as good as unbiased, and the standard deviation of its error is known, of the noise and of how few records there are. What
-is chosen has the least sum of estimate and standard deviation, compared to the head alone. So it is the head itself
-where nothing is gained for sure.
+as good as unbiased, and the standard deviation of its error is known, of the noise and of how few records there are.
+What is chosen has the least sum of estimate and standard deviation, compared to the head alone. So it is the head
+itself where nothing is gained for sure.
 """
 
 import math
