@@ -135,7 +135,8 @@ def adapt(weight: np.ndarray, bias: np.ndarray, evidence: Evidence, x: np.ndarra
     The same records in the same order give the same head.
     """
     same = Adapted(weight=weight, bias=bias, share=0.0, gain=0.0, deviation=0.0)
-    if len(x) < 2 * PARTS:
+    # Fewer records than classes do not show where the classes lie.
+    if len(x) < max(2 * PARTS, len(bias)):
         return same
     # A damaged head may have any numbers. Then nothing is found, and it stays what it was.
     with np.errstate(all="ignore"):
