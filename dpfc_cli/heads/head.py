@@ -411,7 +411,7 @@ def _evidence(file: Any, d: int, m: int) -> Evidence | None:
     held: dict[str, Any] = {name: _numbers(file, _EVIDENCE + name, axes) for name, axes in ARRAYS.items()}
     *numbers, steps = _numbers(file, f"{_EVIDENCE}numbers", 1).tolist()
     found = Evidence(**held, **dict(zip(NUMBERS, numbers, strict=True)), steps=int(steps))
-    if not found.fits(d, m):
+    if steps != found.steps or not found.fits(d, m):
         raise ValueError("its evidence does not fit the weight")
     return found
 

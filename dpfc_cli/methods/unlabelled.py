@@ -20,16 +20,21 @@ needs no label:
     loss(c) = mean over records of logsumexp(cᵀz) − ⟨c, S⟩,   S = mean over t of (mean over records of z·p(θₜ)ᵀ − gₜ).
 
 So S, the mean of what is released anyway, is all that a head is ever told of labels, with normal noise of a known size.
-Such an S can be split into parts with independent noise: S + ξₖ with Σₖ ξₖ = 0 (data thinning; Neufeld et al. 2024).
-Each part judges what was made without it: the head that the others would have led to, by the same descent on records
-without labels, and the candidates from that head and from other records. So the estimate of the loss of a candidate is
-as good as unbiased, and the standard deviation of its error is known, of the noise and of how few records there are.
-What is chosen has the least sum of estimate and standard deviation, compared to the head alone. So it is the head
-itself where nothing is gained for sure.
+(Gradients are clipped. So each record counts as far as its own is expected to be kept.) Such an S can be split into
+parts with independent noise: S + ξₖ with Σₖ ξₖ = 0 (data thinning; Neufeld et al. 2024). Each part judges what was made
+without it: the head that the others would have led to, by the same descent on records without labels, and the
+candidates from that head and from other records. So the estimate of a candidate's loss has no bias from its noise, but
+for what clipping and a public start change in the descent.
+
+What is chosen has the least sum of the estimate and of the standard deviation of its error, compared to the head alone.
+That is of the noise and of how few records there are without labels. The first takes what is judged to be independent
+of the noise; where it is noise alone, the true one is √2 times as much. So the head stays what it is where the gain is
+less than about one standard deviation.
 """
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,8 +70,7 @@ class Evidence:
     Attributes:
         whiten: W, d × d, with orthogonal columns: a white record is Wᵀx.
         theta: the head at the end, (d + 1) × m, with the row of the bias.
-        points: means of the heads at which the gradients were taken, for `groups` of steps but the first, which is at
-            0; g × (d + 1) × m.
+        points: means of the heads at which the gradients were taken, for `groups` of steps; g × (d + 1) × m.
         gradient: the mean of all gradients, per record, (d + 1) × m.
         deviation: the standard deviation of the noise in a coordinate of `gradient`.
         rate, momentum, bias_feature, radius, gradient_clip: of the training, see `whitened`.
@@ -95,7 +99,7 @@ class Evidence:
         if not 1 <= self.steps <= 10_000 or min(self.bias_feature, self.radius, self.gradient_clip) <= 0:
             return False
         head = d + 1, m
-        shapes = (d, d), head, (len(groups(self.steps)) - 1, *head), head
+        shapes = (d, d), head, (len(groups(self.steps)), *head), head
         return all(getattr(self, name).shape == shape for name, shape in zip(ARRAYS, shapes, strict=True))
 
 
@@ -139,8 +143,9 @@ def adapt(weight: np.ndarray, bias: np.ndarray, evidence: Evidence, x: np.ndarra
     if len(x) < max(2 * PARTS, len(bias)):
         return same
     # A damaged head may have any numbers. Then nothing is found, and it stays what it was.
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), suppress(ArithmeticError, np.linalg.LinAlgError):
         return _adapted(same, evidence, np.asarray(x, np.float32))
+    return same
 
 
 def _adapted(same: Adapted, evidence: Evidence, x: np.ndarray) -> Adapted:
@@ -285,7 +290,7 @@ def _fitted(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) 
     """What expectation-maximisation makes of θ with each strength, (d + 1) × m. noise: see `_candidates`."""
     tiny = float(np.finfo(np.float32).tiny)
     mean = x.mean(axis=0, dtype=float)
-    values, vectors = np.linalg.eigh(np.cov(x.T, dtype=float))
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(x.T, dtype=float)))
     values = np.maximum(values, 0)
     damped = values + max(float(values.mean()), tiny)
     to = (vectors * damped**-0.5).astype(np.float32)
@@ -327,8 +332,7 @@ def _expected(evidence: Evidence, z: np.ndarray) -> tuple[np.ndarray, np.ndarray
     the steps. A record is clipped as is expected if its label is drawn from these probabilities.
     """
     counts, expected = np.zeros(len(z), np.float32), np.zeros((len(z), evidence.theta.shape[1]), np.float32)
-    points = [np.zeros_like(evidence.theta), *evidence.points]
-    for point, steps in zip(points, groups(evidence.steps), strict=True):
+    for point, steps in zip(evidence.points, groups(evidence.steps), strict=True):
         p = _softmax(z @ np.float32(point))
         residuals = np.sqrt(np.maximum(np.square(p).sum(axis=1, keepdims=True) + 1 - 2 * p, np.finfo(np.float32).tiny))
         kept = (p * np.minimum(1, np.float32(evidence.gradient_clip) / residuals)).sum(axis=1)

@@ -150,11 +150,11 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     theta = np.zeros((facts.d + 1, facts.m))
     velocity, told = np.zeros_like(theta), np.zeros_like(theta)
     parts = groups(options.steps)
-    points = np.zeros((len(parts) - 1, *theta.shape))
+    points = np.zeros((len(parts), *theta.shape))
     paces, agreed = np.ones(facts.m), list[np.ndarray]()
     trusted = None
     for step in range(options.steps):
-        for point, part in zip(points, parts[1:], strict=True):
+        for point, part in zip(points, parts, strict=True):
             if step in part:
                 point += theta / len(part)
         gradient = oracle.release(
@@ -207,8 +207,9 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         evidence = evidence if evidence.finite else None
     if evidence is not None and options.unlabelled is not None:
         known = adapt(weight, bias, evidence, np.asarray(run(chain, options.unlabelled.records, np), float))
-        # An adapted head has no noise of a known size.
-        weight, bias, evidence = known.weight, known.bias, None
+        if known.share:
+            # An adapted head has no noise of a known size.
+            weight, bias, evidence = known.weight, known.bias, None
     return Solution(chain=chain, weight=weight, bias=bias, trusted=trusted, evidence=evidence)
 
 

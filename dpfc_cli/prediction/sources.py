@@ -23,7 +23,7 @@ from dpfc_cli.features.hdf5 import ARRAYS
 from dpfc_cli.features.lookup import set_at
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.backbone import Recipe
-from dpfc_cli.heads.head import Head, made_otherwise
+from dpfc_cli.heads.head import Head, made_otherwise, of_training
 from dpfc_cli.images import catalogue, kinds
 from dpfc_cli.images.folder import in_folder
 from dpfc_cli.images.pictures import Files
@@ -56,11 +56,12 @@ class Block(NamedTuple):
 
 class Source(ABC):
     """Records to predict. n: how many. noun: what one is called. In sentences, remarks: how the source was read;
-    warnings: why the predictions may mean little.
+    warnings: why the predictions may mean little. private: whether these are the records that the head was trained on.
     """
 
     n: int
     noun = "record"
+    private = False
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -152,7 +153,9 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
 
 def of_set(features: FeatureSet, head: Head) -> Stored:
     _check_width(features.dim, head, f"'{features.folder}'")
-    return Stored(features, made_otherwise(head, features, "the predictions"))
+    found = Stored(features, made_otherwise(head, features, "the predictions"))
+    found.private = of_training(head, features)
+    return found
 
 
 def features_at(given: str, head: Head) -> Source | None:

@@ -106,12 +106,23 @@ def test_the_noise_that_the_judge_expects_is_what_trainings_show() -> None:
 
 
 @pytest.mark.parametrize("name", [*ARRAYS, *NUMBERS])
-@pytest.mark.parametrize("value", [0.0, 3e38, -1e-30])
+@pytest.mark.parametrize("value", [0.0, 3e38, -1e-30, 1e308])
 def test_a_head_with_any_numbers_gives_finite_scores(name: str, value: float) -> None:
     head = trained(WEAK)
     assert head.evidence is not None
     was = getattr(head.evidence, name)
-    hostile: dict[str, Any] = {name: np.full_like(was, value) if name in ARRAYS else value}
+    hostile: dict[str, Any] = {name: np.full(was.shape, value) if name in ARRAYS else value}
     made = adapted(replace(head, evidence=replace(head.evidence, **hostile)), CLUSTERS[0][N : N + 100])
     assert np.isfinite(made.weight).all()
     assert np.isfinite(made.bias).all()
+
+
+def test_records_of_one_dimension_or_too_large_for_the_precision_do_not_stop_a_training() -> None:
+    x, y = blobs(N, 1, 2, seed=1)
+    facts = Facts(n=N, m=2, d=1)
+    options = METHOD.defaults(facts, WEAK, {})
+    oracle = curator(facts, METHOD.plan(facts, options), WEAK, x, y, 0)
+    head = METHOD.solve(oracle, facts, options)
+    assert np.isfinite(adapted(head, x).weight).all()
+    assert head.evidence is not None
+    assert adapt(head.weight, head.bias, head.evidence, np.full((100, 1), 1e39)).share == 0

@@ -45,20 +45,27 @@ def adapted(head: Head, source: Source, progress: Progress | None) -> tuple[Head
 
     """
     if head.evidence is None:
-        one = "Only private heads of dp-whitened can be adapted, and those of train --unlabelled already are."
-        what = f"This head of {head.card.method} has nothing in its file by which it could be adapted. {one}"
-        if head.several_labels:
-            raise conflict(f"{parameter('adapt')} is for heads that give one label.", "Leave it out.")
-        raise unsupported(what, f"Leave {parameter('adapt')} out.")
-    check_memory(source.n, head.dim, source.noun, "adapt")
+        raise unsupported(
+            f"This head of {head.card.method} has nothing in its file by which it could be adapted. Only private heads "
+            "of dp-whitened have, and those that a training adapted already have not.",
+            f"Leave {parameter('adapt')} out.",
+        )
+    if source.private:
+        raise conflict(
+            "These are the records that the head was trained on. Predictions of an adapted head would depend on them "
+            "without noise.",
+            f"Predict other records, or leave {parameter('adapt')} out.",
+        )
+    check_memory(source.n, head.dim, len(head.classes), source.noun, "adapt")
     blocks, found = list[Block](), [np.empty((0, head.dim), np.float32)]
     with closing(source.blocks()) as made:
         for block in made:
             blocks.append(block)
-            found.append(usable(np.delete(block.features, list(dict(block.broken)), axis=0)))
+            found.append(usable(np.delete(block.features, list(block.broken), axis=0)))
             if progress:
                 progress(READING, block.start + len(block.features), source.n)
     x = np.concatenate(found)
+    del found
     if progress:
         progress(ADAPTING, 0, None)
     better = adapt(head.weight, head.bias, head.evidence, np.asarray(run(head.chain, x, np), float))
@@ -66,11 +73,12 @@ def adapted(head: Head, source: Source, progress: Progress | None) -> tuple[Head
     if not better.share:
         return head, Held(source, blocks, f"Not adapted: it is not clear that {records} would make the head better.")
     remark = (
-        f"Adapted to {records}, which have {better.share:.0%} of the scores. The private loss is estimated to fall by "
+        f"Adapted to {records}, which have {better.share:.0%} of the scores. The private loss falls by about "
         f"{better.gain:.2g} ± {better.deviation:.1g}. A prediction depends on what is predicted together, and says "
         "something of it."
     )
-    return replace(head, weight=better.weight, bias=better.bias, evidence=None), Held(source, blocks, remark)
+    serving = replace(head, weight=better.weight, bias=better.bias, evidence=None, path=None)
+    return serving, Held(source, blocks, remark)
 
 
 def usable(features: np.ndarray) -> np.ndarray:
@@ -80,9 +88,9 @@ def usable(features: np.ndarray) -> np.ndarray:
     return np.asarray(x[np.isfinite(x).all(axis=1) & x.any(axis=1)])
 
 
-def check_memory(n: int, dim: int, noun: str, name: str) -> None:
+def check_memory(n: int, dim: int, classes: int, noun: str, name: str) -> None:
     """UserError unless so many records fit into the memory. name: the parameter that wants them."""
-    needed, free = 24 * n * dim, free_memory()
+    needed, free = n * (40 * dim + 16 * classes), free_memory()
     if needed > free:
         raise UserError(
             f"To adapt a head to them, {counted(n, noun)} take {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} "

@@ -28,7 +28,7 @@ class UnlabelledRecords(Part):
     backbone: Values
 
     def trained(self, card: Card) -> Said:
-        said = f"{self.name}: {self.rows:,} records; the head contains means of them"
+        said = f"{self.name}: {self.rows:,} records; the head may have means of them in it"
         return [("records without labels", f"{said}, and the operator asserts that they are public")]
 
 
@@ -41,7 +41,7 @@ def informed(request: Request, calibrated: Calibrated, known: FeatureSet, observ
     public.check_other(request.features, known, "unlabelled")
     known.verify(SPLIT)
     n = known.split(SPLIT).n
-    check_memory(n, known.dim, "record", "unlabelled")
+    check_memory(n, known.dim, len(request.features.classes), "record", "unlabelled")
     for text in public.warnings_of(known):
         observer.warn(text)
     blocks = [np.empty((0, known.dim), np.float32)]
@@ -52,6 +52,8 @@ def informed(request: Request, calibrated: Calibrated, known: FeatureSet, observ
     if not len(records):
         raise damaged(f"{quoted(known.folder)} holds no finite features.", "Name another set.")
     manifest = known.manifest
-    said = UnlabelledRecords(name=known.name, rows=n, fingerprint=manifest.fingerprint, backbone=manifest.backbone)
+    said = UnlabelledRecords(
+        name=known.name, rows=len(records), fingerprint=manifest.fingerprint, backbone=manifest.backbone
+    )
     options = replace(calibrated.options, unlabelled=Unlabelled(records=records))
     return replace(calibrated, options=options, parts={**calibrated.parts, "unlabelled": said})

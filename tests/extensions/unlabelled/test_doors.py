@@ -71,6 +71,22 @@ def test_a_record_that_cannot_be_used_has_its_row_and_adapts_nothing(
     assert [row.probabilities for row in found[:-1]] == clean
 
 
+def test_the_records_that_a_head_was_trained_on_do_not_adapt_it(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray], head: Head
+) -> None:
+    """Its predictions of others would depend on them without noise."""
+    with refuses("conflict"):
+        predict(head, known[0], adapt=True)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_head_of_few_steps_is_read_again_and_adapts(
+    known: tuple[FeatureSet, FeatureSet, np.ndarray], tmp_path: Path, steps: int
+) -> None:
+    made = train(known[0], **{**NOISY, "steps": steps}, observer=Listener(), out=tmp_path / "few")
+    assert predict(Head.load(made.path), known[1], adapt=True).remarks
+
+
 def test_heads_that_leave_nothing_to_judge_by_are_refused(
     known: tuple[FeatureSet, FeatureSet, np.ndarray], tmp_path: Path
 ) -> None:
