@@ -365,5 +365,6 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    # Products with numbers that are too small for the precision are many times slower.
+    shifted = np.exp(np.maximum(scores - scores.max(axis=1, keepdims=True), -60))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
