@@ -172,7 +172,7 @@ def train(cell: Cell) -> Scorer:
         if cell.method == "dp-fc" and cell.variant != "simulated":
             options = replace(options, edge=0.0)
         if cell.public:
-            options = replace(options, public=Public(mean=_public_mean(cell.public), origin={}))
+            options = replace(options, public=Public(mean=_public_mean(cell.public)))
         if cell.start:
             options = replace(options, public_head=PublicHead(vectors=np.load(cell.start).T, origin={}))
         mechanism = Mechanism(facts=facts, plan=method.plan(facts, options), mu=mu)

@@ -30,7 +30,11 @@ from dpfc_cli.structs import encoded, fields_of
 
 DIGEST = "SHA-256 in the ledger"
 _OTHERS = "other trainings in the ledger"
-_BY = {**dict.fromkeys(("ledger", DIGEST, _OTHERS), "the ledger"), "feature set": "the feature set of its training"}
+_NEWEST = "newest row of the ledger"
+_BY = {
+    **dict.fromkeys(("ledger", DIGEST, _OTHERS, _NEWEST), "the ledger"),
+    "feature set": "the feature set of its training",
+}
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta", "method", "adjacency", "unit")
 
 
@@ -124,6 +128,8 @@ def verify(wanted: Checking) -> Verified:
     book = _book(card, wanted.ledger, known)
     if wanted.not_before is not None:
         _check_age(book, wanted.not_before)
+    if not isinstance(book, str) and book.facts and book.newest[:10] > datetime.now(UTC).date().isoformat():
+        findings.append(Finding(what=_NEWEST, result="contradicts", why=f"{book.as_of} is later than today"))
     findings.append(_of_set(card, book, known))
     of_ledger = _of_ledger(card, digest, book)
     there = None if isinstance(book, str) else book

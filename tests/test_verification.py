@@ -111,6 +111,12 @@ def test_every_head_agrees_with_its_set_and_its_ledger(shelf: Made) -> None:
         assert re.findall(r"\d+", others) == [str(3 - number)] * (number < 3), "so many came later"
 
 
+def test_a_ledger_with_a_row_of_the_future_contradicts(shelf: Made) -> None:
+    """It would pass every `not_before`."""
+    facts = shelf.facts(3, at="2999-01-01T00:00:00+00:00")
+    assert "contradicts" in shelf.found(shelf.card(), *facts).values()
+
+
 # What cannot be proved
 
 

@@ -12,9 +12,7 @@ norm after centring, the shrinkage of the spectrum, R, and the total step.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -55,12 +53,9 @@ diverge.
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Public:
-    """What is known from public features of the same backbone, scaled to norm 1. mean: d. origin: what the card says
-    about them, JSON-able.
-    """
+    """What is known from public features of the same backbone, scaled to norm 1. mean: d."""
 
     mean: np.ndarray
-    origin: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

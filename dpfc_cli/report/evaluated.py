@@ -66,7 +66,8 @@ def one(path: Path, card: Card, features: FeatureSet, result: "Evaluation", befo
     rest = Rows([("method", card.method), *more], full=True)
     sections = [Section("", [*warned(result.warnings), *exact(result, features, [claim]), rest])]
     if result.subgroups is not None:
-        sections.append(Section("", [subgroups(result.subgroups, "records")]))
+        others = result.n - sum(each.n for each in result.subgroups.values())
+        sections.append(Section("", [subgroups(result.subgroups, "records", others)]))
     if not result.private_split:
         sections.append(Section("", [against_the_rest(result)], full=result.threshold is None))
     if result.confusions is not None:
@@ -271,21 +272,15 @@ def against_the_rest(result: "Evaluation") -> Table:
     return _against_the_rest(found, result.n, f", {at}")
 
 
-def subgroups(found: "Mapping[str, Evaluation | ReleasedSubgroup]", counted_as: str) -> Table:
-    """How good the head is on the records with each value of a column."""
+def subgroups(found: "Mapping[str, Evaluation | ReleasedSubgroup]", counted_as: str, rest: int = 0) -> Table:
+    """How good the head is on the records with each value of a column. rest: how many have none of these values."""
     rows = []
     for value, each in found.items():
-        top1 = "–" if each.top1 is None else rounding.with_interval(each.top1, each.interval, each.n)
-        rows.append(
-            (
-                value,
-                f"{each.n:,}",
-                top1,
-                "–"
-                if each.auroc is None
-                else rounding.area_with_interval(each.auroc.value, each.auroc.interval, each.n),
-            )
-        )
+        top1 = None if each.top1 is None else rounding.with_interval(each.top1, each.interval, each.n)
+        area = each.auroc and rounding.area_with_interval(each.auroc.value, each.auroc.interval, each.n)
+        rows.append((value, f"{each.n:,}", top1 or "–", area or "–"))
+    if rest:
+        rows.append(("none of these", f"{rest:,}", "–", "–"))
     return Table(("subgroup", counted_as, "top-1", "AUROC, mean of classes"), rows, title="Each subgroup")
 
 

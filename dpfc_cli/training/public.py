@@ -4,7 +4,18 @@ from dpfc_cli.errors import conflict, parameter, quoted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import check_public
+from dpfc_cli.records.card import Part
+from dpfc_cli.structs import Count, Values
 from dpfc_cli.training.calibrate import Calibrated
+
+
+class PublicSet(Part):
+    """What a card says of a set of public records. rows: how many there are."""
+
+    name: str
+    rows: Count
+    fingerprint: str
+    backbone: Values
 
 
 def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:

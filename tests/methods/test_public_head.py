@@ -112,7 +112,7 @@ def test_noise_that_looks_like_variance_does_not_shrink_a_start() -> None:
 
 def test_what_is_public_changes_no_release_but_the_weights_that_a_gradient_is_taken_at() -> None:
     asked = []
-    for given in ({}, {"public_head": head(VECTORS["good"])}, {"public": Public(mean=np.ones(D) / 9, origin={})}):
+    for given in ({}, {"public_head": head(VECTORS["good"])}, {"public": Public(mean=np.ones(D) / 9)}):
         options = METHOD.defaults(FACTS, 0.5, given)
         plan = METHOD.plan(FACTS, options)
         oracle = Watching(curator(FACTS, plan, 0.5, X[:1500], Y[:1500]))

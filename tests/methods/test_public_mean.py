@@ -18,7 +18,7 @@ METHOD = METHODS["dp-whitened"]
 
 
 def mean_of(x: np.ndarray) -> Public:
-    return Public(mean=chains.run((NORMALISE,), x, np).mean(axis=0), origin={})
+    return Public(mean=chains.run((NORMALISE,), x, np).mean(axis=0))
 
 
 def rotation(d: int, seed: int) -> np.ndarray:
@@ -47,7 +47,7 @@ class Answering(Oracle):
 
 
 def centre_of(mean: np.ndarray, facts: Facts, mu: float, public: np.ndarray | None) -> tuple[np.ndarray, float]:
-    known = None if public is None else Public(mean=public, origin={})
+    known = None if public is None else Public(mean=public)
     options = METHOD.defaults(facts, mu, {"public": known, "budget_split": (0.03, 0.1, 0.87)})
     _, centre, clip = centred(Answering(facts.n * mean[None]), facts, options)
     assert isinstance(centre, Centre)

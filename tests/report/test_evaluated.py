@@ -6,7 +6,7 @@ from typing import Any
 
 from dpfc_cli.evaluation.exact import ClassFigures, Evaluation
 from dpfc_cli.heads.metrics import wilson
-from dpfc_cli.report.evaluated import heads_named, one
+from dpfc_cli.report.evaluated import heads_named, one, subgroups
 from tests.hostile import a_card
 
 
@@ -43,3 +43,9 @@ def test_records_without_a_label_and_persons_are_said_beside_the_number_of_recor
 def test_heads_have_short_names_unless_these_are_the_same() -> None:
     assert heads_named([Path("a/x.safetensors"), Path("b/y.nonprivate.safetensors")]) == ["x", "y.nonprivate"]
     assert heads_named([Path("a/x.safetensors"), Path("b/x.safetensors")]) == ["a/x.safetensors", "b/x.safetensors"]
+
+
+def test_records_of_no_subgroup_are_counted() -> None:
+    part: Any = SimpleNamespace(n=60, top1=None, auroc=None)
+    assert [row[:2] for row in subgroups({"f": part}, "records", 30).rows] == [("f", "60"), ("none of these", "30")]
+    assert len(subgroups({"f": part}, "records").rows) == 1

@@ -1,16 +1,11 @@
 """What the card of a head says of public records whose mean steadied a release."""
 
-from dpfc_cli.records.card import Card, Part, Said
-from dpfc_cli.structs import Count, Values
+from dpfc_cli.records.card import Card, Said
+from dpfc_cli.training.public import PublicSet
 
 
-class PublicFeatures(Part):
-    """A set of public records. rows: how many there are."""
-
-    name: str
-    rows: Count
-    fingerprint: str
-    backbone: Values
+class PublicFeatures(PublicSet):
+    """Public records whose mean was used."""
 
     def trained(self, card: Card) -> Said:
         said = f"{self.name}: the mean of {self.rows:,} records"

@@ -15,7 +15,6 @@ from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.whitened import NORMALISE, Public
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.structs import Values
 from dpfc_cli.training.calibrate import Calibrated
 
 ROWS = 8192
@@ -28,14 +27,9 @@ def inform(calibrated: Calibrated, public: FeatureSet, progress: Progress | None
     """
     public.verify(SPLIT)
     manifest, n = public.manifest, public.split(SPLIT).n
-    origin: Values = {
-        "name": public.name,
-        "rows": n,
-        "fingerprint": manifest.fingerprint,
-        "backbone": manifest.backbone,
-    }
-    known = Public(mean=mean_of(public, SPLIT, progress), origin=origin)
-    parts = {**calibrated.parts, "public_features": PublicFeatures(**origin)}
+    known = Public(mean=mean_of(public, SPLIT, progress))
+    said = PublicFeatures(name=public.name, rows=n, fingerprint=manifest.fingerprint, backbone=manifest.backbone)
+    parts = {**calibrated.parts, "public_features": said}
     return replace(calibrated, options=replace(calibrated.options, public=known), parts=parts)
 
 

@@ -9,8 +9,7 @@ from dpfc_cli.extensions.unlabelled.predictions import check_memory, usable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.public import SPLIT
 from dpfc_cli.methods.unlabelled import Unlabelled
-from dpfc_cli.records.card import Card, Part, Said
-from dpfc_cli.structs import Count, Values
+from dpfc_cli.records.card import Card, Said
 from dpfc_cli.training import public
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.observer import Observer
@@ -19,13 +18,8 @@ from dpfc_cli.training.request import Request
 ROWS = 8192
 
 
-class UnlabelledRecords(Part):
-    """What a card says of them. rows: how many there are."""
-
-    name: str
-    rows: Count
-    fingerprint: str
-    backbone: Values
+class UnlabelledRecords(public.PublicSet):
+    """Public records without labels that a head was adapted to."""
 
     def trained(self, card: Card) -> Said:
         said = f"{self.name}: {self.rows:,} records; the head may have means of them in it"

@@ -123,7 +123,7 @@ def test_a_bad_default_is_replaced_and_a_good_one_and_what_was_given_stay(sets: 
 
 
 def test_what_is_known_of_public_records_the_parts_of_a_card_the_plan_and_the_guarantee_stay(sets: Pair) -> None:
-    before, known = calibrated(sets[0], "dp-whitened"), Public(mean=np.ones(4) / 9, origin={})
+    before, known = calibrated(sets[0], "dp-whitened"), Public(mean=np.ones(4) / 9)
     before = replace(before, options=replace(before.options, public=known), parts={"other": {}})
     after = tune(before, sets)
     assert (after.plan, after.mechanism, after.guarantee) == (before.plan, before.mechanism, before.guarantee)
