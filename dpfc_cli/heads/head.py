@@ -43,6 +43,7 @@ SUFFIXES: Mapping[Claim, str] = {
 }
 """How the name of a head's file ends, by what it claims."""
 _EVIDENCE = "evidence."
+_SIMILARITY = f"{_EVIDENCE}similarity"
 """How the names of these tensors begin."""
 LARGEST_HEADER = 100 * 10**6
 """Bytes of the largest header that safetensors reads. It writes larger ones, too."""
@@ -281,6 +282,7 @@ def encoded(head: Head) -> bytes:
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     if (left := head.evidence) is not None:
         tensors |= {f"{_EVIDENCE}{name}": getattr(left, name) for name in ARRAYS}
+        tensors |= {} if left.similarity is None else {_SIMILARITY: left.similarity}
         tensors[f"{_EVIDENCE}numbers"] = np.array([*(getattr(left, name) for name in NUMBERS), left.steps], float)
     return ordered({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
 
@@ -409,8 +411,9 @@ def _evidence(file: Any, d: int, m: int) -> Evidence | None:
     if not any(name.startswith(_EVIDENCE) for name in file.keys()):  # noqa: SIM118
         return None
     held: dict[str, Any] = {name: _numbers(file, _EVIDENCE + name, axes) for name, axes in ARRAYS.items()}
+    similarity = _numbers(file, _SIMILARITY, 2) if _SIMILARITY in file.keys() else None  # noqa: SIM118
     *numbers, steps = _numbers(file, f"{_EVIDENCE}numbers", 1).tolist()
-    found = Evidence(**held, **dict(zip(NUMBERS, numbers, strict=True)), steps=int(steps))
+    found = Evidence(**held, **dict(zip(NUMBERS, numbers, strict=True)), steps=int(steps), similarity=similarity)
     if steps != found.steps or not found.fits(d, m):
         raise ValueError("its evidence does not fit the weight")
     return found

@@ -26,6 +26,12 @@ without it: the head that the others would have led to, by the same descent on r
 candidates from that head and from other records. So the estimate of a candidate's loss has no bias from its noise, but
 for what clipping and a public start change in the descent.
 
+**Records of another kind.** In the white space the private records have the mean 0, but for noise of a known size. If
+the records without labels have another mean there, by more than chance and noise explain, each gets a weight:
+exp(−aᵀz), the weights nearest to equal ones that give the known mean (entropy balancing; Hainmueller 2012). Other
+shares of classes are balanced so. Records of another task are not: most of them then have hardly any weight, and the
+head stays what it is.
+
 What is chosen has the least sum of the estimate and of the standard deviation of its error, compared to the head alone.
 That is of the noise and of how few records there are without labels. The first takes what is judged to be independent
 of the noise; where it is noise alone, the true one is √2 times as much. So the head stays what it is where the gain is
@@ -40,6 +46,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfc_cli.methods.linear import levelled
+from dpfc_cli.methods.similarity import shrunk
 
 STRENGTHS: tuple[float, ...] = (math.inf, 256, 32, 8, 2)
 """A: how many records the head counts as. Infinity: its lengths are equal, its offsets shrunk, and nothing else."""
@@ -47,12 +54,16 @@ CONCENTRATION = 0.8
 """κ in units of the effective dimension."""
 ROUNDS, PARTS = 12, 4
 LONGEST = 1.5
-"""The largest sum of the weights w, in units of the head's own: noise makes scores too large rather than too small."""
+"""The largest sum of the weights w, in units of the standard deviation that the scores of the head have without their
+noise.
+"""
 JUDGING = 10_000
 """Records that judge. All of them take part in what is made in the end."""
+KIND = 0.2
+"""If fewer of the records count, they are of another kind (`_balanced`)."""
 ARRAYS = {"whiten": 2, "theta": 2, "points": 3, "gradient": 2}
-NUMBERS = ("deviation", "rate", "momentum", "bias_feature", "radius", "gradient_clip")
-"""What `Evidence` has beside `steps`: arrays with their axes, and numbers."""
+NUMBERS = ("deviation", "rate", "momentum", "bias_feature", "radius", "gradient_clip", "centre_deviation")
+"""What `Evidence` has beside `steps` and `similarity`: arrays with their axes, and numbers."""
 Loss = tuple[float, np.ndarray]
 
 
@@ -74,7 +85,9 @@ class Evidence:
         gradient: the mean of all gradients, per record, (d + 1) × m.
         deviation: the standard deviation of the noise in a coordinate of `gradient`.
         rate, momentum, bias_feature, radius, gradient_clip: of the training, see `whitened`.
+        centre_deviation: the standard deviation of the noise in a coordinate of the mean that the chain subtracts.
         steps: T.
+        similarity: public vectors of the classes, m × e (`methods.similarity`), if there are any.
 
     """
 
@@ -88,7 +101,9 @@ class Evidence:
     bias_feature: float
     radius: float
     gradient_clip: float
+    centre_deviation: float
     steps: int
+    similarity: np.ndarray | None = None
 
     @property
     def finite(self) -> bool:
@@ -99,6 +114,8 @@ class Evidence:
         if not 1 <= self.steps <= 10_000 or min(self.bias_feature, self.radius, self.gradient_clip) <= 0:
             return False
         head = d + 1, m
+        if self.similarity is not None and len(self.similarity) != m:
+            return False
         shapes = (d, d), head, (len(groups(self.steps)), *head), head
         return all(getattr(self, name).shape == shape for name, shape in zip(ARRAYS, shapes, strict=True))
 
@@ -139,8 +156,7 @@ def adapt(weight: np.ndarray, bias: np.ndarray, evidence: Evidence, x: np.ndarra
     The same records in the same order give the same head.
     """
     same = Adapted(weight=weight, bias=bias, share=0.0, gain=0.0, deviation=0.0)
-    # Fewer records than classes do not show where the classes lie.
-    if len(x) < max(2 * PARTS, len(bias)):
+    if len(x) < _least(len(bias)):
         return same
     # A damaged head may have any numbers. Then nothing is found, and it stays what it was.
     with np.errstate(all="ignore"), suppress(ArithmeticError, np.linalg.LinAlgError):
@@ -148,15 +164,26 @@ def adapt(weight: np.ndarray, bias: np.ndarray, evidence: Evidence, x: np.ndarra
     return same
 
 
+def _least(m: int) -> int:
+    """How many records there have to be. A few for each class do not show where the classes lie."""
+    return max(2 * PARTS, 3 * m)
+
+
 def _adapted(same: Adapted, evidence: Evidence, x: np.ndarray) -> Adapted:
     random = np.random.default_rng(0)
     x = x[random.permutation(len(x))]
-    head = _levelled(evidence, evidence.theta, 1.0)
-    own = float((_white(evidence, x[:JUDGING]) @ head).std())
-    chosen, gain, deviation = _chosen(_judges(evidence, x[:JUDGING], random), evidence.deviation, own)
+    weights = _balanced(evidence, x)
+    counted = float(weights.sum() ** 2 / np.square(weights).sum())
+    if not counted >= max(_least(len(same.bias)), KIND * len(x)):
+        return same
+    variance = float((_white(evidence, x[:JUDGING]) @ np.float32(evidence.theta)).var())
+    own = math.sqrt(max(variance - evidence.radius**2 * _variance(evidence, 1.0), 0.01 * variance))
+    chosen, gain, deviation = _chosen(
+        _judges(evidence, x[:JUDGING], weights[:JUDGING], random), evidence.deviation, own
+    )
     if not chosen[1:].any():
         return same
-    theta = np.tensordot(chosen, np.stack(_candidates(evidence, evidence.theta, x, 1.0)), 1)
+    theta = np.tensordot(chosen, np.stack(_candidates(evidence, evidence.theta, x, weights, 1.0)), 1)
     if not np.isfinite(theta).all():
         return same
     share = float(chosen[1:].sum() / chosen.sum())
@@ -197,9 +224,9 @@ class _Judge:
         return self.counts * peaks - weights @ self.expected + weights @ self.told, slopes
 
 
-def _judges(evidence: Evidence, x: np.ndarray, random: np.random.Generator) -> list[_Judge]:
+def _judges(evidence: Evidence, x: np.ndarray, weights: np.ndarray, random: np.random.Generator) -> list[_Judge]:
     z = _white(evidence, x)
-    counts, expected = _expected(evidence, z)
+    counts, expected = (each * weights.reshape(-1, *[1] * (each.ndim - 1)) for each in _expected(evidence, z))
     found = z.T @ expected / len(z) - np.float32(evidence.gradient)
     noise = random.normal(size=(PARTS, *found.shape)) * evidence.deviation * math.sqrt(PARTS)
     noise -= noise.mean(axis=0)
@@ -209,7 +236,7 @@ def _judges(evidence: Evidence, x: np.ndarray, random: np.random.Generator) -> l
     for part, xi in enumerate(noise):
         judging = np.arange(len(x)) % PARTS == part
         theta = evidence.theta + _descent(evidence, z, counts, found - xi / (PARTS - 1)) - led
-        made = _candidates(evidence, theta, x[~judging], math.sqrt(PARTS / (PARTS - 1)))
+        made = _candidates(evidence, theta, x[~judging], weights[~judging], math.sqrt(PARTS / (PARTS - 1)))
         vectors = np.stack(made).reshape(len(made), -1)
         scores = np.stack([z[judging] @ candidate for candidate in made])
         at = np.einsum("jnm,nm->jn", scores, expected[judging])
@@ -221,7 +248,7 @@ def _judges(evidence: Evidence, x: np.ndarray, random: np.random.Generator) -> l
 def _chosen(judges: Sequence[_Judge], deviation: float, own: float) -> tuple[np.ndarray, float, float]:
     """The weights of the candidates, of which the first is the head; the gain over the head alone, and the standard
     deviation of its error, of noise and of how many records there are. deviation: see `Evidence`. own: the standard
-    deviation of the scores of the head.
+    deviation of the scores of the head, without their noise.
     """
     from scipy.optimize import minimize
 
@@ -266,18 +293,22 @@ def _chosen(judges: Sequence[_Judge], deviation: float, own: float) -> tuple[np.
     return (best, gain, size) if gain > size else (alone, 0.0, 0.0)
 
 
-def _candidates(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) -> list[np.ndarray]:
+def _candidates(
+    evidence: Evidence, theta: np.ndarray, x: np.ndarray, weights: np.ndarray, noise: float
+) -> list[np.ndarray]:
     """The head θ, and what records x make of it, one for each strength: (d + 1) × m, with scores of the standard
-    deviation 1. noise: the standard deviation of the noise in θ, in units of that in the head.
+    deviation 1. weights: of the records, N. noise: the standard deviation of the noise in θ, in units of that in the
+    head.
     """
-    made, z = [_levelled(evidence, theta, noise), *_fitted(evidence, theta, x, noise)], _white(evidence, x)
+    made = [_levelled(evidence, theta, noise), *_fitted(evidence, theta, x, weights, noise)]
+    z = _white(evidence, x)
     deviations = [max(float((z @ np.float32(each)).std()), np.finfo(np.float32).tiny) for each in made]
     return [(each / deviation).astype(np.float32) for each, deviation in zip(made, deviations, strict=True)]
 
 
 def _levelled(evidence: Evidence, theta: np.ndarray, noise: float) -> np.ndarray:
-    variance = _variance(evidence, noise)
-    return np.vstack([levelled(theta[:-1], (len(theta) - 1) * variance), theta[-1:]])
+    theta, left = shrunk(theta, evidence.similarity, _variance(evidence, noise))
+    return np.vstack([levelled(theta[:-1], (len(theta) - 1) * left), theta[-1:]])
 
 
 def _variance(evidence: Evidence, noise: float) -> float:
@@ -286,25 +317,31 @@ def _variance(evidence: Evidence, noise: float) -> float:
     return step**2 * evidence.steps
 
 
-def _fitted(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) -> list[np.ndarray]:
-    """What expectation-maximisation makes of θ with each strength, (d + 1) × m. noise: see `_candidates`."""
+def _fitted(
+    evidence: Evidence, theta: np.ndarray, x: np.ndarray, weights: np.ndarray, noise: float
+) -> list[np.ndarray]:
+    """What expectation-maximisation makes of θ with each strength, (d + 1) × m. weights, noise: see
+    `_candidates`.
+    """
     tiny = float(np.finfo(np.float32).tiny)
-    mean = x.mean(axis=0, dtype=float)
-    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(x.T, dtype=float)))
+    mean = np.average(x, axis=0, weights=weights.astype(float))
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(x.T, dtype=float, aweights=weights)))
     values = np.maximum(values, 0)
     damped = values + max(float(values.mean()), tiny)
     to = (vectors * damped**-0.5).astype(np.float32)
     units = (x - np.float32(mean)) @ to
     norms = np.maximum(np.linalg.norm(units, axis=1, keepdims=True), tiny)
     units /= norms
-    centre, concentration = units.mean(axis=0), np.float32(CONCENTRATION * float((values / damped).sum()))
+    centre = np.average(units, axis=0, weights=weights)
+    concentration = np.float32(CONCENTRATION * float((values / damped).sum()))
+    theta, left = shrunk(theta, evidence.similarity, _variance(evidence, noise))
     weight = evidence.whiten @ (theta[:-1] - theta[:-1].mean(axis=1, keepdims=True))
     prior = (vectors * damped**0.5).T @ weight
     length = max(math.sqrt(float(np.square(prior).sum(axis=0).mean())), tiny)
     prior = _unit(prior).astype(np.float32)
     # What a head says of the mean of the records is its offset here. It has noise, and shares differ less than that.
     white = float(np.square(evidence.whiten.T @ mean).sum())
-    of_offsets = _variance(evidence, noise) * (evidence.bias_feature**2 + white)
+    of_offsets = left * (evidence.bias_feature**2 + white)
     offsets = _shrunk(evidence.bias_feature * theta[-1] + mean @ weight, of_offsets)
     shift = np.float32(offsets / length) / norms
     # The columns of W are orthogonal, so W⁻¹ is Wᵀ with its rows divided by their squared lengths.
@@ -313,11 +350,42 @@ def _fitted(evidence: Evidence, theta: np.ndarray, x: np.ndarray, noise: float) 
     for strength in STRENGTHS:
         found = prior
         for _ in range(ROUNDS if math.isfinite(strength) else 0):
-            shares = _softmax(concentration * (units @ found + shift))
+            shares = _softmax(concentration * (units @ found + shift)) * weights[:, None]
             found = _unit(strength * prior + units.T @ shares - np.outer(centre, shares.sum(axis=0)))
         weight = length * to @ found
         made.append(np.vstack([back @ weight, (offsets - mean @ weight) / evidence.bias_feature]))
     return made
+
+
+def _balanced(evidence: Evidence, x: np.ndarray) -> np.ndarray:
+    """Weights of the records, N, with the mean 1: their white mean is then that of the private records, as far as this
+    is known. All are 1 where chance and noise explain the difference.
+    """
+    from scipy.optimize import minimize
+
+    z = np.asarray(x[:JUDGING] @ np.float32(evidence.whiten), float)
+    (n, d), mean = z.shape, z.mean(axis=0)
+    covariance = np.atleast_2d(np.cov(z.T))
+    of_noise = evidence.centre_deviation**2 * np.square(evidence.whiten.astype(float)).sum(axis=0)
+    variances = of_noise + np.diag(covariance) / n + np.finfo(np.float32).tiny
+    apart = float(mean @ np.linalg.lstsq(covariance / n + np.diag(of_noise), mean, rcond=None)[0])
+    # By chance this has the mean d and the variance 2d (χ²).
+    by_chance = (d + 2 * math.sqrt(2 * d)) / max(apart, np.finfo(float).tiny)
+    if not by_chance < 1:
+        return np.ones(len(x), np.float32)
+    moved = z - by_chance * mean
+
+    def dual(a: np.ndarray) -> Loss:
+        scores = -moved @ a
+        top = scores.max()
+        weights = np.exp(scores - top)
+        total = weights.sum()
+        return float(np.log(total / n) + top + a @ (variances * a) / 2), variances * a - weights @ moved / total
+
+    found = minimize(dual, np.zeros(d), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    scores = -(x @ np.float32(evidence.whiten @ found))
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights * (len(x) / weights.sum()), np.float32)
 
 
 def _white(evidence: Evidence, x: np.ndarray) -> np.ndarray:

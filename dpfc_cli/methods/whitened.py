@@ -20,6 +20,7 @@ from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import levelled, noise_edge, shrink
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.methods.public_head import JUDGED, PublicHead, start_of, verdict
+from dpfc_cli.methods.similarity import Similarity, shrunk
 from dpfc_cli.methods.unlabelled import Evidence, Unlabelled, adapt, groups
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear, run
 from dpfc_cli.privacy.facts import Facts
@@ -78,6 +79,7 @@ class Options(Planned):
         mu: the μ of the whole training, which gives the size of the noise; 0 without noise.
         public: the mean that the released one is shrunk towards.
         public_head: the class vectors that the descent starts from.
+        similarity: the vectors that say which classes are alike.
         unlabelled: public records that the head is adapted to at the end.
 
     """
@@ -89,6 +91,7 @@ class Options(Planned):
     mu: float
     public: Public | None = None
     public_head: PublicHead | None = None
+    similarity: Similarity | None = None
     unlabelled: Unlabelled | None = None
 
 
@@ -131,8 +134,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
 
     A public start is judged by the first gradients, and then added as far as it is trusted (`public_head`). At the end
-    the lengths of the class vectors are made more alike (`levelled`), and public records without labels are used
-    (`unlabelled`).
+    the class vectors are shrunk by what is known of similar classes (`similarity`), their lengths are made more alike
+    (`levelled`), and public records without labels are used (`unlabelled`).
     """
     chain = centred(oracle, facts, options)
     gram = oracle.release(Gram(chain))
@@ -181,8 +184,10 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
                 theta = theta + start.weights(found.size * trusted, options.bias_feature)
     noise = radius * total_step(dimension, facts, options)
     noise *= _deviation(facts, options, options.budget_split[2], Gradient)
-    weight = whiten @ levelled(theta[:-1], facts.d * noise**2)
-    bias = options.bias_feature * theta[-1]
+    vectors = None if options.similarity is None else options.similarity.vectors
+    alike, rest = shrunk(theta, vectors, noise**2)
+    weight = whiten @ levelled(alike[:-1], facts.d * rest)
+    bias = options.bias_feature * alike[-1]
     evidence = None
     if options.mu > 0:
         one = options.gradient_clip * radius
@@ -198,6 +203,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
             bias_feature=options.bias_feature,
             radius=radius,
             gradient_clip=options.gradient_clip,
+            centre_deviation=_deviation(facts, options, options.budget_split[0], Mean),
+            similarity=vectors,
         )
         evidence = evidence if evidence.finite else None
     if evidence is not None and options.unlabelled is not None:
@@ -347,6 +354,6 @@ METHOD = Method(
     complete=complete,
     solve=solve,
     copies=6,
-    public=("public", "public_head", "unlabelled"),
+    public=("public", "public_head", "similarity", "unlabelled"),
     federated=True,
 )

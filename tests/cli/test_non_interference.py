@@ -146,6 +146,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 HOOKS = {
     "public_features": f"{PRIVATE} --public-features known --steps 2 --json",
     "public_head": "train --features persons --epsilon 1 --public-head vectors.safetensors --steps 2 --json",
+    "class_similarity": f"{PRIVATE} --class-similarity vectors.safetensors --steps 2 --json",
     "unlabelled": f"{PRIVATE} --unlabelled known --steps 2 --json",
     "tune_on": f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",
 }
@@ -295,6 +296,9 @@ CARD = {
     "unlabelled.rows": "of public records",
     "unlabelled.fingerprint": "as that of the features",
     "unlabelled.backbone.name": "the backbone's",
+    "class_similarity.name": "the name of a file",
+    "class_similarity.sha256": "of public class vectors",
+    "class_similarity.says": "what kind of file it is",
     "public_head.name": "the name of a file",
     "public_head.sha256": "of public class vectors",
     "public_head.classes": "of public class vectors",
@@ -391,6 +395,7 @@ HEAD = {
     "chain": "steps with norms; a function of options and releases",
     "weight": "a function of releases",
     **{f"evidence.{name}": "a function of releases" for name in ("whiten", "theta", "points", "gradient", "numbers")},
+    "evidence.similarity": "public class vectors",
     "bias": "a function of releases",
     "chain.0": "a function of releases",
 }

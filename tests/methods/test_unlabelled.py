@@ -74,6 +74,26 @@ def test_records_without_clusters_do_no_harm(mu: float) -> None:
     assert gain(trained(mu), noise + CLUSTERS[0].mean(axis=0)) > -0.01
 
 
+@pytest.mark.parametrize("mu", [5 * WEAK, STRONG])
+def test_records_of_another_kind_leave_the_head_as_it_is(mu: float) -> None:
+    """Other clusters, and the same ones in another place."""
+    head = trained(mu)
+    for others in (blobs(N // 2, D, M, seed=8, apart=APART)[0] + 3.0, CLUSTERS[0][N : N + N // 2] + 3.0):
+        assert adapted(head, others).share == 0
+
+
+def test_other_shares_of_the_classes_are_balanced() -> None:
+    """Of most classes there are few records among those without labels."""
+    x, y = CLUSTERS[0][N : 2 * N], CLUSTERS[1][N : 2 * N]
+    gains = []
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        taken = random.random(len(y)) < (1 / (1 + random.permutation(M)))[y]
+        gains.append(gain(trained(5 * WEAK, seed), x[taken]))
+    assert min(gains) >= 0
+    assert np.mean(gains) > 0
+
+
 def test_a_handful_of_records_leaves_the_head_as_it_is() -> None:
     head = trained(WEAK)
     made = adapted(head, CLUSTERS[0][N : N + 7])

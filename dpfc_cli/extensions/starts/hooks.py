@@ -1,4 +1,6 @@
-"""What is public beside the records of a training, as hooks: `--public-features` and `--public-head`."""
+"""What is public beside the records of a training, as hooks: `--public-features`, `--public-head` and
+`--class-similarity`.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,3 +94,27 @@ class Begun(Hook):
                 "the public start was trusted to 0 %, so the head has nothing of it. Its vectors are wrong, or of "
                 "another backbone or order of classes."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similar(Hook):
+    """Public knowledge of which classes are alike."""
+
+    class_similarity: Path | str | None = option(
+        "Which classes are alike: a CSV file with the columns class and group, or vectors of the classes in any space, "
+        "such as sentence embeddings of their names (.safetensors). The noisy weights of the classes are shrunk "
+        "accordingly, at no cost in privacy. This helps where epsilon is small and classes are many (dp-whitened).",
+        METHOD,
+        metavar="FILE",
+    )
+
+    def choose(self, request: Request, calibrated: "Calibrated", observer: Observer) -> "Calibrated":
+        from dpfc_cli.extensions.starts.similar import similarity_in
+        from dpfc_cli.training import public
+
+        assert self.class_similarity is not None
+        why = "Only dp-whitened shrinks by it."
+        public.check_used(calibrated, "class_similarity", "similarity", why)
+        found, said = similarity_in(Path(self.class_similarity), request.features.classes)
+        options = replace(calibrated.options, similarity=found)
+        return replace(calibrated, options=options, parts={**calibrated.parts, "class_similarity": said})
