@@ -54,8 +54,8 @@ CONCENTRATION = 0.8
 """κ in units of the effective dimension."""
 ROUNDS, PARTS = 12, 4
 LONGEST = 1.5
-"""The largest sum of the weights w, in units of the standard deviation that the scores of the head have without their
-noise.
+"""The largest sum of the weights w, in units of the standard deviation of the scores of the head: noise makes them too
+large rather than too small.
 """
 JUDGING = 10_000
 """Records that judge. All of them take part in what is made in the end."""
@@ -176,8 +176,7 @@ def _adapted(same: Adapted, evidence: Evidence, x: np.ndarray) -> Adapted:
     counted = float(weights.sum() ** 2 / np.square(weights).sum())
     if not counted >= max(_least(len(same.bias)), KIND * len(x)):
         return same
-    variance = float((_white(evidence, x[:JUDGING]) @ np.float32(evidence.theta)).var())
-    own = math.sqrt(max(variance - evidence.radius**2 * _variance(evidence, 1.0), 0.01 * variance))
+    own = float((_white(evidence, x[:JUDGING]) @ np.float32(evidence.theta)).std())
     chosen, gain, deviation = _chosen(
         _judges(evidence, x[:JUDGING], weights[:JUDGING], random), evidence.deviation, own
     )
@@ -248,7 +247,7 @@ def _judges(evidence: Evidence, x: np.ndarray, weights: np.ndarray, random: np.r
 def _chosen(judges: Sequence[_Judge], deviation: float, own: float) -> tuple[np.ndarray, float, float]:
     """The weights of the candidates, of which the first is the head; the gain over the head alone, and the standard
     deviation of its error, of noise and of how many records there are. deviation: see `Evidence`. own: the standard
-    deviation of the scores of the head, without their noise.
+    deviation of the scores of the head.
     """
     from scipy.optimize import minimize
 
