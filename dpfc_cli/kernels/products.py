@@ -15,7 +15,6 @@ from queue import SimpleQueue
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg.blas import dgemm
 
 from dpfc_cli import threads
 from dpfc_cli.kernels.rows import on_host
@@ -30,6 +29,8 @@ WIDE = 256
 PANEL = 4096
 SMALL = 1 << 20
 """Multiplications that take less time than it takes to start threads for them."""
+QUICK = 1 << 25
+"""Multiplications for which NumPy is as fast as SciPy, and SciPy takes long to be imported."""
 NARROW = 192
 """If a panel has fewer columns than this, the products are too small to be fast."""
 
@@ -125,6 +126,11 @@ def _added(total: np.ndarray, left: Factor, right: Factor | None) -> np.ndarray:
     left, right = np.asarray(left), np.asarray(right)
     if len(left) != len(right):
         raise ValueError(f"{len(left)} factors cannot be multiplied by {len(right)}")
+    if left.size * right.shape[1] <= QUICK:
+        total += _widened(left).T @ right
+        return total
+    from scipy.linalg.blas import dgemm
+
     for at in range(0, len(left), WIDE):
         wide = _widened(left[at : at + WIDE])
         total = dgemm(1.0, wide.T, right[at : at + WIDE].T, 1.0, total, trans_b=True, overwrite_c=True)
