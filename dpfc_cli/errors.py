@@ -3,10 +3,11 @@
 Every room raises `UserError`. The command line prints it and ends with its exit code (`ENDINGS`); a program reads its
 `code` and its `fields`. A message may name files, parameters and public facts. It never contains a value of a record.
 
-A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
-line puts the flag in its place, `--learning-rate`. So the library knows no flags. It names a file as `quoted(path)`,
-and what tells of one record (a picture, a row's value, a label, a person) as `secret(text)`. That is shown nowhere, and
-the message is then `GUARDED`.
+A message names a parameter as `parameter("learning_rate")`, perhaps with a value behind it, and a command as 'dpfc
+train'. Python callers read what they can type, `learning_rate=0.5` and `dpfc.train` (`in_python`), and the command line
+puts the flag in its place, `--learning-rate 0.5`. So the library knows no flags. A message names a file as
+`quoted(path)`, and what tells of one record (a picture, a row's value, a label, a person) as `secret(text)`. That is
+shown nowhere, and the message is then `GUARDED`.
 `conflict(what, remedy)` is a `UserError` with that code, as `missing`, `damaged` and others are.
 
 Messages have names of classes, files and folders, and texts of other libraries, which others chose. So `printable` is
@@ -70,6 +71,16 @@ _ENDINGS: dict[Code, int] = {
 }
 
 _PARAMETER = re.compile("‹([a-z_]+)›")
+_GIVEN = re.compile("‹([a-z_]+)› (?=[0-9'(])")
+_TUPLE = re.compile("(?<=› )[0-9.]+(,[0-9.]*[0-9])+")
+CALLS = {
+    **{name: name for name in ("export", "extract", "forecast", "predict", "push", "train", "verify")},
+    **{"budget": "spent", "cap": "set_cap", "import": "import_features", "merge": "merge_ledgers"},
+    **{"population": "set_population", "report": "write_report", "zero-shot": "zero_shot"},
+    **{"evaluate": "evaluate", "evaluate --epsilon": "evaluate_privately", "evaluate --released": "released"},
+}
+"""The function of the library that does what a command does."""
+_COMMAND = re.compile(f"'dpfc ({'|'.join(CALLS)})(?: ([A-Za-z]+))?'")
 MOST_MARKS = 6
 """Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
 _QUOTED = re.compile("\0'(.*?)'\0", re.DOTALL)
@@ -88,7 +99,7 @@ class UserError(Exception):
         fields: what a program does something with, as JSON-able values: `parameter` and `path`, which are those that
             the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
-    `str(error)` is both texts, `printable`, with parameters named as Python names them. `full` is `what` with all that
+    `str(error)` is both texts, `printable`, as `in_python` says them. `full` is `what` with all that
     is `secret`, for a file of whoever holds the records (`annotations.broken`); None if nothing is. `problems`: of
     several errors in one (`Faults`) what is wrong and what to do about it, a line each.
 
@@ -112,8 +123,7 @@ class UserError(Exception):
         return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
-        what, remedy = self.text(lambda name: name)
-        return "\n".join(map(printable, (what, *(self.problems or (remedy,)))))
+        return "\n".join(printable(in_python(each)) for each in (self.what, *(self.problems or (self.remedy,))))
 
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
@@ -184,7 +194,7 @@ def warned(text: str, kind: type[Warning]) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame, level = frame.f_back, level + 1
-    warnings.warn(printable(text), kind, stacklevel=level)
+    warnings.warn(printable(in_python(text)), kind, stacklevel=level)
 
 
 def printable(text: str) -> str:
@@ -231,6 +241,16 @@ def secret(*texts: object) -> str:
 def spelled(text: str, spell: Callable[[str], str]) -> str:
     """The text with every `parameter` in it replaced by spell(its Python name)."""
     return _PARAMETER.sub(lambda match: spell(match[1]), text)
+
+
+def in_python(text: str) -> str:
+    """The text as Python callers type what it names: arguments in place of parameters, functions of commands."""
+
+    def called(match: re.Match[str]) -> str:
+        name, given = f"dpfc.{CALLS[match[1]]}", match[2]
+        return name if given is None else f"{name}({given if given.isupper() else repr(given)})"
+
+    return spelled(_GIVEN.sub(r"\1=", _TUPLE.sub(r"(\g<0>)", _COMMAND.sub(called, text))), str)
 
 
 def unknown(kind: str, name: str, known: Sequence[str], **about: object) -> UserError:

@@ -108,8 +108,7 @@ class Option:
         if wrong:
             remedy = "Open it with open_features." if self.kind == "set" else f"Give {wrong}."
             if hasattr(value, "__array__"):
-                remedy = "Write arrays to a file, and make a set of it: np.savez('x.npz', train_x=x, train_y=y), "
-                remedy += "import_features('x.npz', classes=…)."
+                remedy = "Make a set of arrays: import_features({'train_x': x, 'train_y': y}, classes=…)."
             raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy)
         return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
 

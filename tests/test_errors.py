@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.errors import GUARDED, UserError, check_installed, parameter, printable, quoted, secret
+import dpfc_cli as dpfc
+from dpfc_cli import points
+from dpfc_cli.cli.app import COMMANDS
+from dpfc_cli.errors import CALLS, GUARDED, Faults, UserError, check_installed, parameter, printable, quoted, secret
 
 
 def test_a_missing_package_is_installed_from_the_source_code() -> None:
@@ -29,6 +32,21 @@ def test_programs_read_what_a_message_is_about() -> None:
         error = UserError(f"{quoted(place)} differs from {quoted('c')}.", "Delete it.")
         assert (error.what, error.fields) == (f"'{place}' differs from 'c'.", {"path": place})
     assert UserError("Too many.", "Take fewer.").fields == {}
+
+
+def test_python_callers_are_told_what_they_can_type() -> None:
+    said = f"Train with 'dpfc train' and {parameter('epsilon')} 1, or make a set: 'dpfc extract digits', 'dpfc list'."
+    typed = "Train with dpfc.train and epsilon=1, or make a set: dpfc.extract('digits'), 'dpfc list'."
+    error, faults = UserError("No head.", said), Faults()
+    assert str(error) == f"No head.\n{typed}"
+    for _ in range(2):
+        with faults.gathered():
+            raise error
+    with pytest.raises(UserError) as both:
+        faults.refuse()
+    assert str(both.value).splitlines()[1:] == [f"{i}. No head. {typed}" for i in (1, 2)]
+    assert {call for call in CALLS.values() if not callable(getattr(dpfc, call))} == set()
+    assert {command.split()[0] for command in CALLS} - {*COMMANDS, *points.added("dpfc.commands")} == set()
 
 
 def test_what_tells_of_a_record_is_in_no_text_of_an_error() -> None:

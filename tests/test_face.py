@@ -152,7 +152,7 @@ def test_a_head_takes_any_kind_of_number_and_no_rows_at_all(head: dpfc.Head) -> 
     scores = head.scores(x.astype(np.float32))
     for dtype in (np.float16, np.float64, np.int64, np.uint8):
         assert np.array_equal(head.scores(x.astype(dtype)), scores)
-    assert np.array_equal(head.scores(x.tolist()), scores)  # type: ignore[arg-type]
+    assert np.array_equal(head.scores(x.tolist()), scores)  # type: ignore[call-overload]
     assert head.scores(np.zeros((0, 4))).shape == (0, 3)
     assert head.predict(np.zeros((0, 4))) == []
 
@@ -164,5 +164,5 @@ def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path
         dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
     with refuses("bad-value", parameter="source"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
-    with refuses("bad-value", match=r"np\.savez"):
+    with refuses("bad-value", match="train_x"):
         dpfc.evaluate(head, np.zeros((9, 4)))  # type: ignore[arg-type]

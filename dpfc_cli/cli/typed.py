@@ -250,6 +250,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),
+    "PATH": lambda _, text: text,
     "FRACTIONS": _LIST,
     "LIST": _LIST,
     "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),

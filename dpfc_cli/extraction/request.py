@@ -9,7 +9,7 @@ from typing import Literal
 from dpfc_cli import points
 from dpfc_cli.annotations.broken import MOST_NULL
 from dpfc_cli.backbones import BACKBONES, MODELS, POOLINGS, PRECISIONS, PREPROCESS
-from dpfc_cli.errors import conflict, missing, parameter, quoted, spelled, warned
+from dpfc_cli.errors import conflict, missing, parameter, quoted, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
 from dpfc_cli.progress import Progress
 
@@ -28,7 +28,7 @@ class ExtractionWarning(UserWarning):
 
 
 def _warn(text: str) -> None:
-    warned(spelled(text, lambda name: name), ExtractionWarning)
+    warned(text, ExtractionWarning)
 
 
 @dataclass(frozen=True, kw_only=True)

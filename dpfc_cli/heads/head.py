@@ -9,12 +9,14 @@ import itertools
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -28,11 +30,16 @@ from dpfc_cli.memory import check_fits
 from dpfc_cli.methods.unlabelled import ARRAYS, NUMBERS, Evidence
 from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
-from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json, with_values
 from dpfc_cli.reading import unread
 from dpfc_cli.records import findings, statement
 from dpfc_cli.records.card import Card, card_of
 from dpfc_cli.show.document import Told, Values
+
+if TYPE_CHECKING:
+    import jax
+
+    from dpfc_cli.heads.pytree import Form
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -72,32 +79,64 @@ class Scorer:
         """d: the dimensions of the feature vectors that it takes."""
         return len(self.weight)
 
-    def scores(self, x: np.ndarray) -> np.ndarray:
+    @overload
+    def scores(self, x: np.ndarray) -> np.ndarray: ...
+    @overload
+    def scores(self, x: "jax.Array") -> "jax.Array": ...
+    def scores(self, x: Any) -> Any:
         """The scores of feature vectors. The largest score names the class. Scores are no probabilities.
 
         Args:
-            x: n × d, floating-point numbers, from the backbone that the head was trained on.
+            x: n × d, floating-point numbers, from the backbone that the head was trained on. Of JAX: see `apply`.
 
         Returns:
-            n × m, float64.
+            n × m, float64. Of an array of JAX: one of JAX.
 
         Raises:
             UserError: x has another shape or no numbers, or a number in it is NaN or infinite.
 
         """
+        if _of_jax(x) or _of_jax(self.weight):
+            return self.apply(self, x)
         return np.asarray(run(self.chain, self._taken(x), np) @ self.weight + self.bias)
 
-    def _taken(self, x: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def apply(params: "Scorer", x: Any) -> "jax.Array":
+        """The scores as a pure function, for `jax.jit`, `jax.vmap` and `jax.grad`.
+
+        A head is a pytree of its numbers, if JAX was imported before it was loaded. What JAX makes of one has no card:
+        nothing is claimed of it.
+
+        Args:
+            params: a head, or what JAX has made of one.
+            x: … × d, from the backbone that the head was trained on. Where it is NaN or infinite, scores are NaN.
+
+        Returns:
+            … × m, in JAX's own precision: float32, unless `jax_enable_x64` says otherwise.
+
+        Raises:
+            UserError: the last axis of x has another length.
+
+        """
+        from dpfc_cli.heads import pytree
+
+        params._check_shape(np.shape(x), several=True)
+        return pytree.scores(params.chain, params.weight, params.bias, x)
+
+    def _check_shape(self, shape: tuple[int, ...], *, several: bool = False) -> None:
+        if shape[-1:] != (self.dim,) or not (several or len(shape) == 2):
+            raise UserError(
+                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, shape)) or 'one'}.",
+                "Give features of the backbone that the head was trained on, a row for each record.",
+            )
+
+    def _taken(self, x: "np.ndarray | jax.Array") -> np.ndarray:
         given = np.asarray(x)
         if given.dtype.kind not in "fiu":
             raise UserError(f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.")
-        if given.ndim != 2 or given.shape[1] != self.dim:
-            raise UserError(
-                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
-                "Give features of the backbone that the head was trained on, a row for each record.",
-            )
+        self._check_shape(given.shape)
         with np.errstate(over="ignore"):
-            taken = given.astype(np.float32)
+            taken = given.astype(np.float32, copy=False)
         bad = ~np.isfinite(taken).all(axis=1)
         if bad.any():
             raise bad_record(
@@ -125,6 +164,21 @@ class Head(Scorer, Told):
     path: Path | None = None
     evidence: Evidence | None = None
 
+    def __post_init__(self) -> None:
+        # Who does not use JAX does not wait for it.
+        if "jax" in sys.modules:
+            from dpfc_cli.heads import pytree
+
+            pytree.register(Head, _form, _made)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name == "card":
+                what = "JAX made this head of another one, so it has no card: nothing is claimed of it."
+                raise unsupported(what, "Use the head that you loaded.")
+            raise AttributeError(f"'Head' object has no attribute '{name}'", name=name, obj=self)
+
     @classmethod
     def load(cls, path: Path | str) -> "Head":
         """Read a head.
@@ -147,24 +201,30 @@ class Head(Scorer, Told):
     def told(self) -> dict[str, str]:
         file = {} if self.path is None else {"file": printable(shown(self.path))}
         counts = f"{self.dim} dimensions to {counted(len(self.classes), 'class')}"
+        if "card" not in vars(self):
+            return {"claim": "none: JAX made it of a head", "takes": counts}
         return {**file, **dict(statement.brief(self.card)), "method": self.card.method, "takes": counts}
 
-    @property
+    @cached_property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the scores."""
         return self.card.classes
 
-    @property
+    @cached_property
     def several_labels(self) -> bool:
         """Whether a record may have several labels. Each class then has a probability of its own."""
         return self.card.facts.k > 1
 
-    def predict(self, x: np.ndarray) -> list[str]:
-        """The name of the best class for each feature vector. x and errors: as for `scores`."""
+    def predict(self, x: "np.ndarray | jax.Array") -> list[str]:
+        """The name of the best class for each feature vector, n × d. Errors: as for `scores`."""
         names = self.classes
-        return [names[best] for best in self.scores(x).argmax(axis=1)]
+        return [names[best] for best in np.asarray(self.scores(self._taken(x))).argmax(axis=1)]
 
-    def probabilities(self, x: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    @overload
+    def probabilities(self, x: np.ndarray, temperature: float = 1.0) -> np.ndarray: ...
+    @overload
+    def probabilities(self, x: "jax.Array", temperature: float = 1.0) -> "jax.Array": ...
+    def probabilities(self, x: Any, temperature: float = 1.0) -> Any:
         """What the scores of feature vectors say as probabilities of the classes. They are not calibrated.
 
         Where a record has one label, they are the softmax of scores / temperature, and add up to 1. Where it may have
@@ -176,7 +236,7 @@ class Head(Scorer, Told):
                 classes.
 
         Returns:
-            n × m, float64.
+            As for `scores`.
 
         Raises:
             UserError: as for `scores`; or the temperature is not a positive number.
@@ -206,8 +266,29 @@ class Head(Scorer, Told):
         return self.path
 
 
-def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
+def _of_jax(array: object) -> bool:
+    return isinstance(array, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+def _form(head: Head) -> "Form":
+    from dpfc_cli.heads.pytree import Form
+
+    return Form(with_values(head.chain, [None] * len(head.chain)), head.classes, head.several_labels)
+
+
+def _made(form: "Form", chain: Chain, weight: Any, bias: Any) -> Head:
+    """A head without a card."""
+    head, known = object.__new__(Head), {"classes": form.classes, "several_labels": form.several_labels}
+    vars(head).update(known, chain=chain, weight=weight, bias=bias, path=None, evidence=None)
+    return head
+
+
+def as_probabilities(scores: Any, several: bool) -> Any:
     """Scores, n × m, as probabilities of the classes. several: whether a record may have several labels."""
+    if _of_jax(scores):
+        from jax import nn
+
+        return nn.sigmoid(scores) if several else nn.softmax(scores)
     # Weights of a hostile head may make scores that float64 cannot hold. Probabilities are numbers all the same.
     scores = np.nan_to_num(scores)
     if several:

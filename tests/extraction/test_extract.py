@@ -149,7 +149,7 @@ def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeyp
         Path("dark", name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), 300, np.uint16)).save(f"dark/{name}/1.png")
     taken: list[str] = []
-    with pytest.warns(ExtractionWarning, match="window 0,4095.*do not publish"):
+    with pytest.warns(ExtractionWarning, match=r"window=\(0,4095\).*do not publish"):
         extraction.extract("imagefolder:dark", **SCATTER, out="one")
     extraction.extract("imagefolder:dark", **SCATTER, out="two", warn=taken.append)
     assert len(taken) == 1

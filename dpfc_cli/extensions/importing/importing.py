@@ -1,4 +1,4 @@
-"""Making a feature set of features that another program computed."""
+"""Making a feature set of features that are there: in memory, or in files of another program."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,7 @@ from dpfc_cli.errors import GUARDED, Faults, bad_record, conflict, counted, para
 from dpfc_cli.extensions.importing import slides
 from dpfc_cli.extensions.importing.request import Import
 from dpfc_cli.extensions.importing.table import Table, Tables
-from dpfc_cli.extensions.importing.tables import opened
+from dpfc_cli.extensions.importing.tables import Arrays, in_memory, opened
 from dpfc_cli.extraction.arrays import Source, make_of
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.reader import FeatureSet
@@ -25,6 +25,10 @@ from dpfc_cli.options import takes
 
 _HOT = frozenset(("0", "1", "0.0", "1.0", "False", "True"))
 """Labels of tables with a column for each class."""
+
+
+ARRAYS = "arrays"
+"""What manifests and messages call a source in memory."""
 
 
 class Imported(NamedTuple):
@@ -36,9 +40,10 @@ class Imported(NamedTuple):
 
 @takes(Import)
 def import_features(wanted: Import) -> Imported:
-    """Make a feature set of the features in a file or a folder.
+    """Make a feature set of features in a file, in a folder, or in memory.
 
         texts = import_features("embeddings.npz", "texts", classes=["spam", "ham"]).features
+        wards = import_features({"train_x": x, "train_y": y, "train_groups": patient}, "wards", classes=2).features
 
     The classes and the most labels of a record are public facts: every head has them. So they are stated, and do not
     follow from the records.
@@ -51,16 +56,17 @@ def import_features(wanted: Import) -> Imported:
             finished set is left behind then.
 
     """
-    folder = slides.folder_of(wanted.path)
-    path = Path(wanted.path) if folder is None else folder
+    given, arrays = (ARRAYS, in_memory(wanted.path)) if isinstance(wanted.path, Mapping) else (wanted.path, None)
+    folder = slides.folder_of(given)
+    path = Path(given) if folder is None else folder
     refuse_both(wanted.each_record_is_a_person, wanted.group_column is not None, "group_column")
     # Heads have the name. A path may be called after a patient.
     held = "" if wanted.hold_out is None else f"-holdout{wanted.hold_out:g}"
     out = new_folder(f"{'imported' if folder is None else 'slides'}{held}" if wanted.out is None else wanted.out)
     check_name(wanted.population)
-    wanted.check_there(path=path)
+    wanted.check_there(path=path if arrays is None else None)
     classes = stated(class_names(wanted.classes))
-    with naming(out, wanted.tolerant), _tables(wanted, path, folder, classes) as found:
+    with naming(out, wanted.tolerant), _tables(wanted, path, arrays, folder, classes) as found:
         for remark in found.remarks:
             wanted.warned(remark)
         labels = _checked(wanted, path, found, classes)
@@ -79,7 +85,7 @@ def import_features(wanted: Import) -> Imported:
 
 
 def _tables(
-    wanted: Import, path: Path, folder: Path | None, classes: tuple[str, ...]
+    wanted: Import, path: Path, arrays: Arrays | None, folder: Path | None, classes: tuple[str, ...]
 ) -> AbstractContextManager[Tables]:
     names = subgroups_of(wanted.subgroups)
     if folder is not None:
@@ -87,7 +93,7 @@ def _tables(
             raise conflict("Of slides no columns are kept.", f"Leave out {parameter('subgroups')}.")
         return nullcontext(slides.pooled(folder, wanted, classes))
     slides.refuse(wanted)
-    return opened(path, wanted.column, wanted.label_column, wanted.group_column, names)
+    return opened(path, arrays, wanted.column, wanted.label_column, wanted.group_column, names)
 
 
 def _checked(wanted: Import, path: Path, found: Tables, classes: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -1,9 +1,11 @@
 """What is wanted of an import, before a byte is read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.extraction.request import HOW, WHAT, Making
 from dpfc_cli.options import option, said
 
@@ -12,13 +14,15 @@ from dpfc_cli.options import option, said
 class Import(Making):
     """An import as it is asked for."""
 
-    path: Path | str = field(
+    path: Path | str | Mapping[str, object] = field(
         kw_only=False,
         metadata=said(
             "A folder with {train,test}_{x,y}.npy, or X.npy and y.npy; an .npz, .safetensors or .h5 file with "
             "those names, or with 'features' and 'labels'; a .parquet or .csv file, a folder of them, or a pattern; or "
-            "slides:FOLDER, with an .h5 file of patches for each slide. Labels are numbers or names of classes.",
+            "slides:FOLDER, with an .h5 file of patches for each slide. In Python also a dictionary of arrays with "
+            "those names. Labels are numbers or names of classes.",
             argument=True,
+            metavar="PATH",
         ),
     )
     out: Path | str | None = field(
@@ -45,3 +49,11 @@ class Import(Making):
     dtype: Literal["float16", "float32"] | None = option(
         "Precision of the stored features. Default: that of PATH.", HOW
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.path, Path | str | Mapping):
+            raise UserError(
+                f"{parameter('path')} is a {type(self.path).__name__}, and neither a path nor arrays by name.",
+                "Say what the arrays are: {'train_x': x, 'train_y': y}.",
+            )

@@ -1,4 +1,4 @@
-"""The sources of imported features: arrays under names, in one of several formats, as tables of rows.
+"""The sources of imported features: arrays under names, in memory or in a file, as tables of rows.
 
 docs/extensions/importing.md lists formats and names. x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for
 "no label"; or n texts, the names of classes. Beside them there may be groups, n integers or texts. Labels and groups
@@ -21,7 +21,7 @@ from dpfc_cli.annotations.classes import USUAL_NAMES
 from dpfc_cli.annotations.groups import GROUPS, names_persons
 from dpfc_cli.annotations.person_hints import column_of
 from dpfc_cli.annotations.subgroups import Named, codes_of
-from dpfc_cli.arrays import NPY, Array, arrays_in
+from dpfc_cli.arrays import NPY, Array, arrays_in, sliced
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
 from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, with_groups
 from dpfc_cli.extraction.arrays import BLOCK, ROWS
@@ -40,9 +40,34 @@ Arrays = Mapping[str, Callable[[], Array]]
 """What opens each array of a source, by its name."""
 
 
+def in_memory(given: Mapping[str, object]) -> Arrays:
+    """Arrays of NumPy, JAX, PyTorch and other libraries, and lists. What lies in this machine's memory is not copied.
+
+    Opening one raises a UserError if NumPy cannot read it.
+    """
+    return {name: partial(_held, name, array) for name, array in given.items()}
+
+
+def _held(name: str, given: object) -> Array:
+    try:
+        known = hasattr(given, "__array__") or isinstance(given, Sequence)
+        found = np.asarray(given) if known else np.from_dlpack(given)  # type: ignore[arg-type]
+        if np.ma.is_masked(given):
+            raise ValueError
+    except Exception as error:
+        raise unsupported(
+            f"'{name}' is a {type(given).__name__} that NumPy cannot read, or it has masked values.",
+            "Give an array that NumPy reads. Of PyTorch: x.detach().cpu().float().",
+        ) from error
+    if found.dtype.kind in "OT" and all(isinstance(each, str) for each in found.ravel().tolist()):
+        found = found.astype(str)
+    return Array(found.shape, found.dtype, sliced(found))
+
+
 @contextmanager
 def opened(
     path: Path,
+    arrays: Arrays | None = None,
     column: str | None = None,
     label_column: str | None = None,
     group_column: str | None = None,
@@ -51,7 +76,8 @@ def opened(
     """The tables of a source. They can be read until the end of the block.
 
     Args:
-        path: the source.
+        path: the source, or what messages call the arrays.
+        arrays: what the source holds, if it is in memory.
         column: the name of the features, if it is not a usual one.
         label_column: the name of the labels, if it is not a usual one.
         group_column: the name of the groups, if it is not `groups`.
@@ -62,13 +88,17 @@ def opened(
 
     """
     with ExitStack() as stack:
-        arrays = _arrays(path, stack)
+        folder = path if arrays is None and path.is_dir() else None
+        arrays = _arrays(path, stack) if arrays is None else arrays
         if arrays is None:
             from dpfc_cli.extensions.importing.columns import open_columns
 
             found = open_columns(str(path), column, label_column, group_column, subgroups or {})
         else:
             found = _of_arrays(path, arrays, subgroups or {}, column, label_column, group_column)
+            if folder is not None:
+                left = files_left_out(folder, [folder / f"{name}{NPY}" for name in arrays])
+                found = replace(found, remarks=found.remarks + left)
         if "train" not in found.splits:
             raise missing(
                 f"{quoted(path)} has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y."
@@ -148,8 +178,6 @@ def _of_arrays(path: Path, arrays: Arrays, subgroups: Named, *given: str | None)
         values = {each: _values(arrays[name]()) for each, name in kept.items() if name is not None}
         tables[split] = replace(table, subgroups=codes_of(values, subgroups) if kept else None)
     remarks = left_out("array", sorted(set(arrays) - used))
-    if path.is_dir():
-        remarks += files_left_out(path, [path / f"{name}{NPY}" for name in arrays])
     return Tables(splits=tables, noticed=lambda: array_of_persons(arrays), remarks=remarks)
 
 

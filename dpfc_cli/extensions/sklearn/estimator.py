@@ -249,7 +249,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """The softmax of the scores, n × m. It is not calibrated."""
-        return as_probabilities(self._scores(X), several=False)
+        return np.asarray(as_probabilities(self._scores(X), several=False))
 
     def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)

@@ -32,7 +32,18 @@ from dpfc_cli.extensions.importing.importing import import_features
 from dpfc_cli.extraction import arrays
 from dpfc_cli.features.reader import FeatureSet
 from tests.extensions.importing import formats
-from tests.extensions.importing.formats import Arrays, Write, hdf5, hdf5_flat, npy, npz, parquet, safetensors, vectors
+from tests.extensions.importing.formats import (
+    LIBRARIES,
+    Arrays,
+    Write,
+    hdf5,
+    hdf5_flat,
+    npy,
+    npz,
+    parquet,
+    safetensors,
+    vectors,
+)
 from tests.support import blobs, refuses, shards_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:nobody stated the classes", "ignore:Left out")
@@ -45,6 +56,7 @@ FORMATS: dict[str, Write] = {
     "hdf5": hdf5,
     "hdf5 flat": hdf5_flat,
     **{f"parquet {kind}": parquet(kind) for kind in ("list", "large", "fixed")},
+    **LIBRARIES,
 }
 
 
@@ -119,6 +131,7 @@ GROUPS: list[tuple[str, Callable[[np.ndarray], Any]]] = [
     *((form, lambda groups: groups) for form in ("npy", "npz", "safetensors", "hdf5 flat", "parquet list")),
     ("npz", lambda groups: groups.astype(str)),
     ("hdf5 flat", lambda groups: np.array([f" {value}" for value in groups], "S")),
+    ("NumPy", lambda groups: groups.astype(str).astype(object)),
     ("parquet fixed", texts),
     ("parquet large", lambda groups: pa.array(texts(groups), pa.large_string())),
     ("parquet list", lambda groups: pa.array(texts(groups)).dictionary_encode()),
@@ -256,6 +269,23 @@ def test_arrays_are_known_by_the_names_that_people_give_them(tmp_path: Path) -> 
             import_features(folder, tmp_path / "set", classes=3, **options)
     with refuses("unsupported"):
         import_features(folder / "train_x.npy", tmp_path / "set", classes=3)
+
+
+def test_arrays_that_cannot_be_read_as_they_are_are_refused(tmp_path: Path) -> None:
+    masked = np.ma.masked_equal(Y, 1)
+    wrong: list[tuple[Any, str]] = [
+        (X, "bad-value"),
+        ({"x": X}, "missing"),
+        ({"x": X, "y": None}, "unsupported"),
+        ({"x": X, "y": masked}, "unsupported"),
+        ({"x": X, "y": [*Y[1:].tolist(), None]}, "damaged"),
+        ({"x": X[1:], "y": Y}, "damaged"),
+        ({"x": X, "y": Y, "patient": Y}, "conflict"),
+    ]
+    for given, code in wrong:
+        with refuses(code):
+            import_features(given, tmp_path / "set", classes=3)
+    assert not (tmp_path / "set").exists()
 
 
 # Labels
