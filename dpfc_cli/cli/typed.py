@@ -250,7 +250,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),
-    "FRACTIONS": _LIST,
+    "SHARES": _LIST,
     "LIST": _LIST,
     "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),
     "SIZE": _reader(_bytes, "a size", "Write it like 8GB or 512MiB."),
