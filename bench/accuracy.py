@@ -43,7 +43,7 @@ FINALISTS, FINAL_SEEDS = 3, 2
 SEARCH_SEED = 1000
 STEPS = (10, 30)
 """Numbers of steps that a search tries. The paper has 10."""
-FACTORS = {"learning_rate": 2.0, "gradient_clip": 2.0, "damping": 3.0, "negative_weight": 3.0, "ridge": 3.0}
+FACTORS = {"learning_rate": 2.0, "gradient_clip": 2.0, "damping": 3.0, "negative_weight": 3.0}
 """A search makes an option larger or smaller by this factor at a time, beginning at its default."""
 ORDER = ("loss", *FACTORS, "steps", "feature_clip")
 Point = tuple[tuple[str, int], ...]

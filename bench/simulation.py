@@ -75,7 +75,7 @@ class Simulated(Oracle):
     def _gradient(self, query: Gradient, z: np.ndarray, y: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The sum of the clipped gradients of a block, in units of the clipping norm. lengths: of the rows of z."""
         radius = query.radius or 1.0
-        p = z @ (radius * query.theta).astype(np.float32)
+        p = z @ (radius * query.theta).astype(np.float32) + np.float32(query.offset)
         if query.loss == "softmax":
             p -= p.max(axis=1, keepdims=True)
             np.exp(p, out=p)

@@ -199,10 +199,10 @@ class MethodOptions(Options):
         high=10_000,
     )
     budget_split: Sequence[float] | None = option(
-        "Fractions of the budget, one for each kind of release, such as 0.03,0.07,0.9 for the mean, the Gram matrix "
-        "and the gradients of dp-whitened. For dp-whitened, dp-fc, dp-ls and dp-newton.",
+        "Shares of the budget, one for each kind of release, such as 3,7,90 for the mean, the Gram matrix and the "
+        "gradients of dp-whitened. They are scaled to add up to 1. For dp-whitened, dp-fc, dp-ls and dp-newton.",
         METHOD,
-        metavar="FRACTIONS",
+        metavar="SHARES",
     )
     learning_rate: float | None = option(
         "Learning rate η: the factor of the gradient in a step; for dp-whitened and dp-newton, of the step that the "
@@ -211,15 +211,16 @@ class MethodOptions(Options):
         **_ANY,
     )
     damping: float | None = option(
-        "Damping λ: the number that is added to the diagonal of a noisy matrix before it is inverted. More damping "
-        "means less sensitivity to noise and shorter steps. Default: the size of the noise in the matrix, for "
-        "dp-whitened 0.25 of it. For dp-whitened, dp-fc and dp-newton.",
+        "Damping λ, also called ridge: the number that is added to the diagonal of a noisy matrix, divided by the "
+        "number of records, before it is inverted. In units of C², C being the feature clip. More damping means less "
+        "sensitivity to noise and shorter steps. Default: the size of the noise in the matrix, for dp-whitened 0.25 of "
+        "it. For dp-whitened, dp-fc, dp-ls and dp-newton.",
         METHOD,
         **_ANY,
     )
     gradient_clip: float | None = option(
         "Norm C_g that the gradient of each record is clipped to, in units of the length of a clipped feature vector. "
-        "Default: 0.5; 0.36 for dp-fc. Not for dp-ls and dp-newton.",
+        "Default: 0.5; 0.36 for dp-fc; 0.005 of raw features. Not for dp-ls and dp-newton.",
         METHOD,
         **_ANY,
     )
@@ -239,11 +240,22 @@ class MethodOptions(Options):
         low=0.0,
         high=LARGEST,
     )
-    ridge: float | None = option(
-        "Ridge λ: the penalty on the squared weights, per record. Default: computed from the size of the noise. For "
-        "dp-ls.",
+    weight_decay: float | None = option(
+        "Weight decay λ: each step makes the weights shorter by this times the learning rate. Default: 0. For dp-sgd, "
+        "dp-momentum and dp-adam.",
         METHOD,
-        **_ANY,
+        low=0.0,
+        high=LARGEST,
+    )
+    raw_features: bool | None = option(
+        "Clip gradients of the features as they are, not of clipped features. Lengths of gradients are then in the "
+        "features' own units. For dp-fc, dp-sgd, dp-momentum and dp-adam.",
+        METHOD,
+    )
+    raw_matrices: bool | None = option(
+        "Use noisy matrices as they are released. Otherwise their eigenvalues are corrected: none is negative, and "
+        "those of dp-fc are shrunk. For dp-fc, dp-ls and dp-newton.",
+        METHOD,
     )
     sampling_rate: float | None = option(
         "Probability with which each record (or person) takes part in a step (Poisson sampling). Default: 1, all take "
@@ -258,10 +270,16 @@ class MethodOptions(Options):
         METHOD,
     )
     bias_feature: float | None = option(
-        "Value of the constant feature that stands for the bias. Default: 0.6 for dp-whitened, 1/√d for the "
-        "others. Not for dp-ls.",
+        "Value of the constant feature that stands for the bias. Default: 0.6 for dp-whitened, 1/√d for the others (1 "
+        "beside raw features). 0: no bias is learned (not for dp-whitened). Not for dp-ls.",
         METHOD,
-        **_ANY,
+        low=0.0,
+        high=LARGEST,
+    )
+    as_published: bool | None = option(
+        "The method of the paper, Mehta et al. 2022, word by word: a preset of these options, and of ‹accounting›. "
+        "Those that you set are as you set them. Not for dp-whitened.",
+        METHOD,
     )
 
     @property

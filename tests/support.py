@@ -183,7 +183,7 @@ def exact_sum(
 
 
 def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
-    """One of each kind, with and without a bias and with both losses."""
+    """One of each kind, with and without a bias, with both losses, and of raw features."""
     rng = np.random.default_rng(seed)
     theta = scale * rng.normal(size=(facts.d + 1, facts.m))
     centred: Chain = (Clip(1e-30), Centre(scale * rng.normal(size=facts.d) / facts.d), Clip(0.9))
@@ -196,6 +196,7 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
         Gradient(CHAIN, theta, clip=0.3),
         Gradient(CHAIN, theta[:-1], clip=2.0, constant=0),
         Gradient(CHAIN, theta, clip=0.3, loss="softmax"),
+        Gradient((), theta[:-1], clip=0.005, constant=0, offset=-10.0),
         Hessians(CHAIN, theta, 0, facts.m, constant=1.0),
         Hessians(CHAIN, theta[:-1], 1, 2),
         Mean(CHAIN),

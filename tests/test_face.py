@@ -13,6 +13,7 @@ import pytest
 import dpfc_cli as dpfc
 from dpfc_cli import points
 from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import PUBLISHED
 from dpfc_cli.options import MethodName, MethodOptions, declared
 from tests.support import blobs, feature_set, refuses
 
@@ -62,7 +63,7 @@ def test_a_wrong_option_is_an_error_for_type_checkers_too(tmp_path: Path) -> Non
 def test_the_options_of_methods_are_those_that_methods_have() -> None:
     assert {"auto", *METHODS} == set(get_args(MethodName))
     known = declared(MethodOptions)
-    assert {name for method in METHODS.values() for name in method.declared} == set(known)
+    assert {name for method in METHODS.values() for name in (*method.declared, PUBLISHED)} == set(known)
     for method in METHODS.values():
         for each in fields(method.options):
             # What a help says of a default is the default.

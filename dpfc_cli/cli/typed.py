@@ -251,7 +251,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),
     "PATH": lambda _, text: text,
-    "FRACTIONS": _LIST,
+    "SHARES": _LIST,
     "LIST": _LIST,
     "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),
     "SIZE": _reader(_bytes, "a size", "Write it like 8GB or 512MiB."),

@@ -2,7 +2,7 @@
 
 It makes three releases for any number of classes: the Gram matrix G, the class Grams A_j and the class sums b_j of the
 clipped features (`feature_clip`, C). Then, as post-processing, θ_j = [A_j + α·G + λ·n·I]⁻¹ b_j. α is `negative_weight`:
-the weight of the records of all classes. λ is `ridge`. It is per record and in units of C², so it means the same for
+the weight of the records of all classes. λ is `damping`. It is per record and in units of C², so it means the same for
 every n and every scale of the features. There is no bias: a constant feature of 1/√d gains 0.2 points on
 average, −1.0 to 1.7, on four sets at ε = 0.1, 1 and 8.
 """
@@ -42,8 +42,9 @@ class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
     negative_weight: float = declare.computed(grid=(0.3, 1.0, 3.0))
-    ridge: float = declare.computed(grid=(0.25, 1.0, 4.0))
+    damping: float = declare.computed(grid=(0.25, 1.0, 4.0))
     feature_clip: float = declare.default(0.005, optimum=True)
+    raw_matrices: bool = declare.default(False, private=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
@@ -60,13 +61,16 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
     negative_weight: A_j is useful as long as its noise is small compared with the number of records of a class, n/m. So
     α = 0.1 without noise, and it grows with √(m·edge), the noise of A_j relative to a class.
 
-    ridge: α·(¾·edge + 1e-4), where edge is the edge of the noise in G (the largest eigenvalue of that noise). Half and
-    twice that are as good; a quarter is not.
+    damping: α·(¾·edge + 1e-4), where edge is the edge of the noise in G (the largest eigenvalue of that noise). Half
+    and twice that are as good; a quarter is not. If negative eigenvalues stay (`raw_matrices`), it is twice the edge of
+    all noise in A_j + α·G, so that the sum is positive.
     """
     edges = [0.0, 0.0] if noise is None else [noise_edge(facts, facts.d, sigma) for sigma in noise.sigmas[:2]]
     weight = given.get("negative_weight", 0.1 + 3 * math.sqrt(facts.m * edges[1]))
-    ridge = max(weight, 0.1) * (0.75 * edges[0] + 1e-4)
-    return Options(**chosen(Options, given, {**vars(plan_options), "negative_weight": weight, "ridge": ridge}))
+    damping = max(weight, 0.1) * (0.75 * edges[0] + 1e-4)
+    if given.get("raw_matrices", False):
+        damping = 2 * (weight * edges[0] + edges[1]) + 1e-5
+    return Options(**chosen(Options, given, {**vars(plan_options), "negative_weight": weight, "damping": damping}))
 
 
 def plan(facts: Facts, options: Planned) -> Plan:
@@ -78,17 +82,17 @@ def plan(facts: Facts, options: Planned) -> Plan:
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 3. G and each A_j are first projected to the positive semi-definite matrices, where the exact ones
-    lie.
+    lie, unless they are to stay `raw_matrices`.
     """
-    chain = (Clip(options.feature_clip),)
-    (gram,) = in_threads(symmetric_psd, [oracle.release(Gram(chain))], min(1, threads_for(facts.d)))
+    chain, psd = (Clip(options.feature_clip),), np.asarray if options.raw_matrices else symmetric_psd
+    (gram,) = in_threads(psd, [oracle.release(Gram(chain))], min(1, threads_for(facts.d)))
     class_grams = oracle.pieces(ClassGrams(chain))
     sums = oracle.release(ClassSums(chain))
-    common = options.negative_weight * gram + options.ridge * facts.n * np.eye(facts.d)
+    common = options.negative_weight * gram + options.damping * facts.n * np.eye(facts.d)
     weight = np.empty((facts.d, facts.m))
 
     def column(given: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        return np.asarray(np.linalg.solve(symmetric_psd(given[0]) + common, given[1]))
+        return np.asarray(np.linalg.solve(psd(given[0]) + common, given[1]))
 
     matrices = (matrix for piece in class_grams for matrix in piece)
     for j, made in enumerate(in_threads(column, zip(matrices, sums, strict=True), threads_for(facts.d))):
@@ -105,4 +109,5 @@ METHOD = Method(
     complete=complete,
     solve=solve,
     federated=True,
+    published={"budget_split": (1, 1, 1), "feature_clip": 0.005, "raw_matrices": True},
 )

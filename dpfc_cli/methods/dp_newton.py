@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import bias_feature, blocks, damped_inverse, noise_edge, threads_for
+from dpfc_cli.methods.linear import affine, bias_feature, blocks, damped_inverse, noise_edge, threads_for
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
@@ -36,6 +36,7 @@ class Planned:
 
     steps: int | None = declare.default(STEPS, optimum=True)
     budget_split: tuple[float, ...] = declare.split("the gradients", "the Hessians", value=SPLIT)
+    bias_feature: float = declare.computed(optimum=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Options(Planned):
     learning_rate: float = declare.default(1.0, grid=(0.5, 1.0))
     damping: float = declare.computed(grid=(0.3, 1.0, 3.0))
     feature_clip: float = declare.default(0.005, optimum=True)
-    bias_feature: float = declare.computed(optimum=True)
+    raw_matrices: bool = declare.default(False, private=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
@@ -55,7 +56,8 @@ def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
     from ε = 0.5 on, and 5 points worse on CIFAR-100 at ε = 8. It is level at smaller ε. The Hessians get half the
     budget (`budget_split`); this is not tuned.
     """
-    return Planned(**chosen(Planned, given, {"steps": STEPS if private else None}))
+    computed = {"steps": STEPS if private else None, "bias_feature": bias_feature(facts)}
+    return Planned(**chosen(Planned, given, computed))
 
 
 def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
@@ -63,37 +65,41 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
 
     damping: the edge of the noise in a Hessian, as in DP-FC, with a lower bound for the case of almost no noise.
     """
-    damping, bias = 1e-6, given.get("bias_feature", bias_feature(facts))
+    damping, bias = 1e-6, plan_options.bias_feature
     if noise is not None:
         assert plan_options.steps is not None
         share = plan_options.budget_split[1] / plan_options.steps
         sigma = 1 / (noise.mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + bias**2)
-        damping = noise_edge(facts, facts.d + 1, sigma) + 1e-4
-    return Options(**chosen(Options, given, {**vars(plan_options), "damping": damping, "bias_feature": bias}))
+        edge = noise_edge(facts, facts.d + bool(bias), sigma)
+        damping = (2 if given.get("raw_matrices", False) else 1) * edge + 1e-4
+    return Options(**chosen(Options, given, {**vars(plan_options), "damping": damping}))
 
 
 def plan(facts: Facts, options: Planned) -> Plan:
     """T times one gradient and all Hessians."""
     if options.steps is None:
-        return optimum.plan(facts, "sigmoid")
+        return optimum.plan(facts, "sigmoid", options.bias_feature)
+    bias = OPEN if options.bias_feature else 0.0
     chain, (first, second) = (Clip(OPEN),), (share / options.steps for share in options.budget_split)
-    hessians = [planned(Hessians(chain, OPEN, a, b, OPEN), facts, second * (b - a) / facts.m) for a, b in blocks(facts)]
-    step = [planned(Gradient(chain, OPEN, clip=OPEN, constant=OPEN), facts, first), *hessians]
+    hessians = [planned(Hessians(chain, OPEN, a, b, bias), facts, second * (b - a) / facts.m) for a, b in blocks(facts)]
+    step = [planned(Gradient(chain, OPEN, clip=OPEN, constant=bias), facts, first), *hessians]
     return Plan(tuple(step * options.steps), equal=2 * options.steps)
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
-    """Algorithm 2. Each Hessian is first projected to the positive semi-definite matrices, where the exact one lies."""
+    """Algorithm 2. Each Hessian is first projected to the positive semi-definite matrices, where the exact one lies,
+    unless they are to stay `raw_matrices`.
+    """
     chain, bias = (Clip(options.feature_clip),), options.bias_feature
     if options.steps is None:
         return optimum.solve(oracle, facts, chain, bias, "sigmoid")
     # No gradient of clipped features is longer than this, so this clip has no effect.
     longest = math.sqrt(facts.m * (1 + bias**2))
-    side = facts.d + 1
+    side = facts.d + bool(bias)
     theta = np.zeros((side, facts.m))
 
     def column(given: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        return np.asarray(damped_inverse(given[0] / facts.n, options.damping) @ given[1])
+        return np.asarray(damped_inverse(given[0] / facts.n, options.damping, raw=options.raw_matrices) @ given[1])
 
     for _ in range(options.steps):
         gradient = oracle.release(Gradient(chain, theta, clip=longest, constant=bias)) / facts.n
@@ -104,7 +110,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
             for j, made in enumerate(in_threads(column, given, threads_for(side)), start):
                 step[:, j] = made
         theta = theta - options.learning_rate * step
-    return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
+    weight, offset = affine(theta, bias)
+    return Solution(chain=chain, weight=weight, bias=offset)
 
 
 METHOD = Method(
@@ -116,4 +123,11 @@ METHOD = Method(
     complete=complete,
     solve=solve,
     runs_to_optimum=True,
+    published={
+        "steps": 10,
+        "budget_split": (1, 1),
+        "feature_clip": 0.005,
+        "bias_feature": 0.0,
+        "raw_matrices": True,
+    },
 )

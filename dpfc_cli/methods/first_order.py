@@ -8,6 +8,9 @@ With a sampling rate q < 1 (`sampling_rate`) each step sees a Poisson sample: ev
 q, independently of the others. The curator draws the sample. The gradient is divided by the expected size q·n, because
 the real size is private. The accounting is then by privacy loss distributions, because no closed form exists for the
 composition.
+
+As published, the gradients are of raw features, and no bias is learned: it stays at −10 (docs/reproduction.md). Weights
+decay as in AdamW (Loshchilov and Hutter 2019): a step also takes η·λ·θ away, but of no bias.
 """
 
 import math
@@ -17,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import bias_feature, start
-from dpfc_cli.methods.method import Given, Method, Solution, chosen
-from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.methods.linear import affine, bias_feature, held_bias, start
+from dpfc_cli.methods.method import RAW_CLIP, Given, Method, Solution, chosen, length
+from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.inputs import Loss
@@ -68,29 +72,34 @@ class Planned:
     steps: int | None = declare.default(STEPS, optimum=True)
     loss: Loss = declare.default("sigmoid", optimum=True)
     sampling_rate: float = declare.default(1.0, private=True)
+    raw_features: bool = False
+    bias_feature: float = declare.computed(optimum=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Planned):
-    """Lengths are in units of the feature clipping norm C."""
+    """Lengths are in units of the feature clipping norm C, or those of raw features."""
 
     learning_rate: float = declare.computed(grid=(0.1, 0.3, 1.0, 3.0))
-    feature_clip: float = declare.default(0.005, optimum=True)
+    feature_clip: float = declare.default(0.005, optimum=True, unless="raw_features")
     gradient_clip: float = declare.default(GRADIENT_CLIP, private=True)
+    weight_decay: float = declare.default(0.0)
     average: bool = False
-    bias_feature: float = declare.computed(optimum=True)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
     """The options that shape the plan. T = 100 (`steps`) is the largest value in the paper."""
-    return Planned(**chosen(Planned, given, {"steps": STEPS if private else None}))
+    bias = bias_feature(facts) * length(facts, given)
+    return Planned(**chosen(Planned, given, {"steps": STEPS if private else None, "bias_feature": bias}))
 
 
 def plan(facts: Facts, options: Planned) -> Plan:
     """T gradients with equal shares."""
     if options.steps is None:
-        return optimum.plan(facts, options.loss)
-    query = Gradient((Clip(OPEN),), OPEN, clip=OPEN, constant=OPEN, loss=options.loss)
+        return optimum.plan(facts, options.loss, options.bias_feature)
+    bias, held = OPEN if options.bias_feature else 0.0, held_bias(options.loss, options.bias_feature)
+    chain = () if options.raw_features else (Clip(OPEN),)
+    query = Gradient(chain, OPEN, clip=OPEN, constant=bias, loss=options.loss, offset=held)
     return Plan((planned(query, facts, 1 / options.steps, options.sampling_rate),) * options.steps)
 
 
@@ -101,28 +110,43 @@ def _method(
 
     def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
         """All options, from public facts."""
-        default = rate(given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP))
-        computed = {**vars(plan_options), "learning_rate": default, "bias_feature": bias_feature(facts)}
-        return Options(**chosen(Options, given, computed))
+        long = length(facts, given)
+        # Without noise nothing is clipped, so steps are as long as records make them.
+        usual = RAW_CLIP if plan_options.raw_features and noise is not None else GRADIENT_CLIP * long
+        clip = given.get("gradient_clip", usual)
+        default = rate(given.get("steps", STEPS), clip) / long
+        computed = {**vars(plan_options), "learning_rate": default, "gradient_clip": clip}
+        options = Options(**chosen(Options, given, computed))
+        if options.learning_rate * options.weight_decay > 1:
+            raise conflict(
+                f"{parameter('learning_rate')} times {parameter('weight_decay')} is more than 1: each step would turn "
+                "the weights round.",
+                f"Choose a {parameter('weight_decay')} of at most {1 / options.learning_rate:.3g}.",
+            )
+        return options
 
     def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         """Algorithm 1; the last iterate or the average."""
-        chain, bias = (Clip(options.feature_clip),), options.bias_feature
+        chain: Chain = (Clip(options.feature_clip),)
+        bias = options.bias_feature
         if options.steps is None:
             return optimum.solve(oracle, facts, chain, bias, options.loss)
+        chain, held = () if options.raw_features else chain, held_bias(options.loss, bias)
+        decay = options.learning_rate * options.weight_decay * (np.arange(facts.d + bool(bias)) < facts.d)[:, None]
         stepper = make(options.learning_rate)
         theta = start(facts, options.loss, bias)
         state = stepper.init(theta)
         mean, expected = np.zeros_like(theta), options.sampling_rate * facts.n
         for t in range(options.steps):
-            query = Gradient(chain, theta, clip=options.gradient_clip, constant=bias, loss=options.loss)
+            query = Gradient(chain, theta, clip=options.gradient_clip, constant=bias, loss=options.loss, offset=held)
             updates, state = stepper.update(oracle.release(query) / expected, state, theta)
-            theta = theta + np.asarray(updates, np.float64)
+            theta = theta - decay * theta + np.asarray(updates, np.float64)
             late = t - options.steps // 2
             if late >= 0:
                 mean += (theta - mean) / (late + 1)
         theta = mean if options.average else theta
-        return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
+        weight, offset = affine(theta, bias, held)
+        return Solution(chain=chain, weight=weight, bias=offset)
 
     return Method(
         name=name,
@@ -135,6 +159,15 @@ def _method(
         copies=10,
         runs_to_optimum=True,
         least_steps=least_steps,
+        published={
+            "steps": 100,
+            "loss": "sigmoid",
+            "sampling_rate": 1.0,
+            "raw_features": True,
+            "bias_feature": 0.0,
+            "gradient_clip": 0.005,
+            "average": False,
+        },
     )
 
 

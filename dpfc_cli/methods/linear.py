@@ -50,13 +50,13 @@ def shrink(values: np.ndarray, spread: float) -> np.ndarray:
     return np.asarray(values - 2 * spread**2 * (apart / (apart**2 + width**2)).mean(axis=1))
 
 
-def damped_inverse(matrix: np.ndarray, damping: float, edge: float = 0.0) -> np.ndarray:
+def damped_inverse(matrix: np.ndarray, damping: float, edge: float = 0.0, raw: bool = False) -> np.ndarray:
     """(M⁺ + damping·I)⁻¹, from one decomposition of M, d × d. M⁺ is M with shrunken eigenvalues, and none below zero.
-    damping: above 0. edge: of the noise in M (`noise_edge`). 0: the eigenvalues are not shrunk.
+    damping: above 0. edge: of the noise in M (`noise_edge`). 0: the eigenvalues are not shrunk. raw: M⁺ is M.
     """
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     values = shrink(values, edge / 2) if edge else values
-    return np.asarray((vectors / (np.maximum(values, 0.0) + damping)) @ vectors.T)
+    return np.asarray((vectors / ((values if raw else np.maximum(values, 0.0)) + damping)) @ vectors.T)
 
 
 def noise_edge(facts: Facts, side: int, sigma: float) -> float:
@@ -89,12 +89,22 @@ def bias_feature(facts: Facts) -> float:
 
 def start(facts: Facts, loss: Loss, constant: float) -> np.ndarray:
     """The first θ: zero, but with a bias of −10 for the sigmoid loss, as in the paper. Then every class is improbable
-    at first.
+    at first. constant: of the bias; 0: θ has none.
     """
-    theta = np.zeros((facts.d + 1, facts.m))
-    if loss == "sigmoid":
+    theta = np.zeros((facts.d + bool(constant), facts.m))
+    if loss == "sigmoid" and constant:
         theta[-1] = START_BIAS / constant
     return theta
+
+
+def held_bias(loss: Loss, constant: float) -> float:
+    """The bias of every class that is not learned, because the constant feature is 0: it stays where others begin."""
+    return START_BIAS if loss == "sigmoid" and not constant else 0.0
+
+
+def affine(theta: np.ndarray, constant: float, held: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """θ as weight, d × m, and bias, m. held: the bias, if the constant feature is 0."""
+    return (theta[:-1], constant * theta[-1]) if constant else (theta, np.full(theta.shape[1], held))
 
 
 def levelled(theta: np.ndarray, noise: float) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What a method is: a name, its options, and a few pure functions."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -20,6 +21,9 @@ Given = Mapping[str, Value]
 """Options that the user set, by name."""
 Planned = TypeVar("Planned")
 Options = TypeVar("Options")
+PUBLISHED = "as_published"
+RAW_CLIP = 0.005
+"""The default clipping norm of gradients of raw features. It is the paper's, and smaller than almost every gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,8 @@ class Method(Generic[Planned, Options]):
         public: the fields of its options that hold public knowledge: arrays that no user types.
         least_steps: with fewer steps no default learning rate is right on most sets.
         federated: a federation can train it: its plan does not depend on how many records there are.
+        published: the options with which it is the method of its paper, word by word; None: there is none. What the
+            paper tuned is left open.
         source: of a method of another package: that package, and the SHA-256 of its source.
 
     """
@@ -80,6 +86,7 @@ class Method(Generic[Planned, Options]):
     public: tuple[str, ...] = ()
     least_steps: int = 1
     federated: bool = False
+    published: Given | None = None
     source: Mapping[str, str] | None = None
 
     @property
@@ -98,13 +105,18 @@ class Method(Generic[Planned, Options]):
         return self.complete(facts, planned, noise, given)
 
     def taken(self, given: Given) -> dict[str, Value]:
-        """The given options with plain Python values.
+        """The given options with plain Python values. With `as_published`, those of the paper, too, that are not given.
 
         Raises:
             UserError: the method does not have an option, or the value of an option is not valid.
 
         """
         known = self.declared
+        if (given := dict(given)).pop(PUBLISHED, False):
+            if self.published is None:
+                what = f"{self.name} is of no paper, so {parameter(PUBLISHED)} has no effect."
+                raise conflict(what, f"Choose another {parameter('method')}: those of Mehta et al. 2022.")
+            given = {**self.published, **given}
         for name in given:
             if name not in known:
                 raise conflict(
@@ -126,11 +138,22 @@ class Method(Generic[Planned, Options]):
             used = {name: option for name, option in self.declared.items() if option.optimum}
         else:
             used = {name: option for name, option in self.declared.items() if not option.private}
-        return {name: getattr(options, name) for name in used}
+        return {
+            name: getattr(options, name)
+            for name, option in used.items()
+            if not (option.unless and getattr(options, option.unless))
+        }
 
 
 AnyMethod = Method[Any, Any]
 """A method, whatever its options are."""
+
+
+def length(facts: Facts, given: Given) -> float:
+    """The length of feature vectors that defaults are made for: 1 if they are clipped; √d if they are raw, because the
+    coordinates of most backbones are of the size of 1. It is a guess: the features' real length is not public.
+    """
+    return math.sqrt(facts.d) if given.get("raw_features", False) else 1.0
 
 
 def factors(method: AnyMethod, given: Given) -> list[dict[str, float]]:

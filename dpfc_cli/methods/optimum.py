@@ -16,6 +16,7 @@ from collections import deque
 
 import numpy as np
 
+from dpfc_cli.methods.linear import affine
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
@@ -40,20 +41,20 @@ FLOOR = 1e-12
 UNCLIPPED = 1e6
 
 
-def plan(facts: Facts, loss: Loss) -> Plan:
+def plan(facts: Facts, loss: Loss, constant: float) -> Plan:
     """The Gram matrix and one gradient. The number of gradients depends on the records, so the plan does not state
     it.
     """
-    chain = (Clip(OPEN),)
-    gradient = planned(Gradient(chain, OPEN, clip=OPEN, constant=OPEN, loss=loss), facts, 1.0)
-    return Plan((planned(Gram(chain, OPEN), facts, 1.0), gradient))
+    chain, constant = (Clip(OPEN),), OPEN if constant else 0.0
+    gradient = planned(Gradient(chain, OPEN, clip=OPEN, constant=constant, loss=loss), facts, 1.0)
+    return Plan((planned(Gram(chain, constant), facts, 1.0), gradient))
 
 
 def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Loss) -> Solution:
-    """The optimum of the loss, with a bias, over records without clipping and noise. oracle: the non-private one.
-    constant: the value of the bias feature.
+    """The optimum of the loss over records without clipping and noise. oracle: the non-private one. constant: the value
+    of the bias feature; 0: there is no bias.
     """
-    ridge = np.diag([RIDGE] * facts.d + [0.0])
+    ridge = np.diag([RIDGE] * facts.d + [0.0] * bool(constant))
     gram = oracle.release(Gram(chain, constant)) / (facts.n * facts.m) + ridge
     ((values, vectors),) = in_threads(np.linalg.eigh, [gram], 1, blas=None)
     # In the coordinates u = root⁻¹·θ the Hessian at the start is about the identity.
@@ -64,8 +65,8 @@ def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Los
         sums = oracle.release(Gradient(chain, theta, clip=UNCLIPPED, constant=constant, loss=loss))
         return np.asarray(root.T @ (sums / facts.n + ridge @ theta))
 
-    bias = -math.log(facts.m) / constant if loss == "sigmoid" else 0.0
-    u = np.linalg.solve(root, np.outer(np.eye(facts.d + 1)[-1], np.full(facts.m, bias)))
+    bias = -math.log(facts.m) / constant if loss == "sigmoid" and constant else 0.0
+    u = np.linalg.solve(root, np.outer(np.eye(len(root))[-1], np.full(facts.m, bias)))
     slope, pairs = gradient(u), deque[tuple[np.ndarray, np.ndarray]](maxlen=PAIRS)
     for _ in range(STEPS):
         if np.linalg.norm(slope) <= TOLERANCE * np.linalg.norm(u):
@@ -85,7 +86,8 @@ def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Los
         u, slope = u + step, there
     theta = root @ u
     converged = bool(np.linalg.norm(slope) <= TOLERANCE * np.linalg.norm(u))
-    return Solution(chain=chain, weight=theta[:-1], bias=constant * theta[-1], converged=converged)
+    weight, offset = affine(theta, constant)
+    return Solution(chain=chain, weight=weight, bias=offset, converged=converged)
 
 
 def _step(slope: np.ndarray, pairs: deque[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

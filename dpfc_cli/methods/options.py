@@ -9,6 +9,7 @@ What the option is, its bounds and its defaults in words are said once, there. `
 against them. Tuning takes its grid from these fields.
 """
 
+import math
 from dataclasses import MISSING, dataclass, field, fields
 
 from dpfc_cli import options
@@ -23,6 +24,7 @@ class Option(options.Option):
         parts: for fractions, the kind of release that each one is for.
         private: it has an effect only with noise.
         optimum: it also has an effect if a training without noise runs to the optimum.
+        unless: the name of a switch with which it has no effect.
         grid: the factors of its default that tuning tries; empty if it is not tuned.
 
     """
@@ -30,20 +32,23 @@ class Option(options.Option):
     parts: tuple[str, ...] = ()
     private: bool = False
     optimum: bool = False
+    unless: str = ""
     grid: tuple[float, ...] = ()
 
     def taken(self, name: str, value: object) -> options.Value:
-        """A value as plain Python. Fractions must be as many as there are parts, and add up to 1."""
+        """A value as plain Python. Shares must be as many as there are parts. They are scaled to add up to 1."""
         found = super().taken(name, value)
         if self.kind != "numbers":
             return found
-        if len(found) != len(self.parts) or not all(p > 0 for p in found) or abs(sum(found) - 1) > 1e-9:
+        if len(found) != len(self.parts) or not all(options.SMALLEST <= p <= options.LARGEST for p in found):
             shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
             raise UserError(
-                f"{parameter(name)} {shown} is not {len(self.parts)} positive fractions that add up to 1.",
-                f"Give one fraction for each kind of release, in this order: {', '.join(self.parts)}.",
+                f"{parameter(name)} {shown} is not {len(self.parts)} positive shares.",
+                f"Give one share for each kind of release, in this order: {', '.join(self.parts)}.",
             )
-        return found
+        total = math.fsum(found)
+        # Those of a card stay what they are, to the last bit.
+        return found if abs(total - 1) <= 1e-9 else tuple(share / total for share in found)
 
 
 def default(value: object, **more: object) -> options.Value:
@@ -55,7 +60,7 @@ def computed(**more: object) -> options.Value:
 
 
 def split(*parts: str, value: object = MISSING) -> options.Value:
-    """The fractions of μ² for the kinds of release `parts`, in plan order. They have no effect without noise."""
+    """The shares of μ² of the kinds of release `parts`, in plan order. They have no effect without noise."""
     return field(default=value, metadata={"parts": parts, "private": True})
 
 

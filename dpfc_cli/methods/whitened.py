@@ -22,6 +22,7 @@ from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.methods.public_head import JUDGED, PublicHead, start_of, verdict
 from dpfc_cli.methods.similarity import Similarity, shrunk
 from dpfc_cli.methods.unlabelled import Evidence, Unlabelled, adapt, groups
+from dpfc_cli.options import SMALLEST
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear, run
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import OPEN
@@ -87,7 +88,7 @@ class Options(Planned):
     learning_rate: float = declare.default(1.0, grid=(0.5, 1.0, 2.0, 4.0))
     damping: float = declare.default(0.25, private=True)
     gradient_clip: float = 0.5
-    bias_feature: float = declare.default(0.6, optimum=True, grid=(0.5, 1.0, 2.0))
+    bias_feature: float = declare.default(0.6, optimum=True, grid=(0.5, 1.0, 2.0), low=SMALLEST)
     mu: float
     public: Public | None = None
     public_head: PublicHead | None = None

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+Accounting = Literal["exact", "zcdp"]
+"""How ε becomes noise: exactly, or by the conversion of zero-concentrated differential privacy, which takes more."""
 Claim = Literal["private", "research", "non-private"]
 """What a head is said to be.
 
@@ -176,14 +178,14 @@ def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
 def zcdp_epsilon(mu: float, delta: float) -> float:
     """The ε that the zCDP conversion gives: ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3).
 
-    It is an upper bound, and it serves for comparison only.
+    It is an upper bound (`zcdp_mu` makes noise by it), never what is claimed.
     """
     rho = mu * mu / 2
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 def zcdp_mu(epsilon: float, delta: float) -> float:
-    """The μ at which `zcdp_epsilon` is ε."""
+    """The μ at which `zcdp_epsilon` is ε. It is below `mu_for`, because the exact ε at this μ is less than ε."""
     log = math.log(1 / delta)
     return math.sqrt(2) * (math.sqrt(log + epsilon) - math.sqrt(log))
 
@@ -218,7 +220,8 @@ class Privacy:
     """The privacy that is asked for: ε or a noise multiplier, at δ; or neither, which means no noise.
 
     epsilon: ε. noise_multiplier: σ of each release, if all releases had the same. delta: δ; None: `default_delta`.
-    allow_large_delta: accept a δ above 1/n. seed: reproducible noise for research, which protects nothing.
+    allow_large_delta: accept a δ above 1/n. seed: reproducible noise for research, which protects nothing. accounting:
+    how ε becomes noise; what is spent is computed exactly.
     """
 
     epsilon: float | None = None
@@ -226,6 +229,7 @@ class Privacy:
     delta: float | None = None
     allow_large_delta: bool = False
     seed: int | None = None
+    accounting: Accounting = "exact"
 
     @property
     def claim(self) -> Claim:

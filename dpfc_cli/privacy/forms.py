@@ -24,6 +24,8 @@ from dpfc_cli.privacy.standings import DEEPEST, Standings
 
 PIECE_BYTES = 64 * 2**20
 """The most bytes of a piece of an answer, unless one matrix has more. See `pieces`."""
+LARGEST_OFFSET = 1e6
+"""Logits are cut there (`inputs.probabilities`)."""
 _FIELDS: dict[type, set[str]] = {kind: {each.name for each in fields(kind)} for kind in QUERIES}
 
 
@@ -131,6 +133,8 @@ def check(query: Query, facts: Facts) -> None:
         loss: object = query.loss
         if type(loss) is not str or loss not in get_args(Loss):
             raise ValueError(f"unknown loss {query.loss!r}")
+        if type(query.offset) not in chains.NUMBERS or not abs(query.offset) <= LARGEST_OFFSET:
+            raise ValueError(f"{query.offset!r:.40} is no offset of logits")
     # An int beyond float64 is smaller than infinity.
     if not all(type(v) in chains.NUMBERS and 0 < v <= sys.float_info.max for v in numbers):
         raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")

@@ -229,10 +229,12 @@ class Gradient:
 
     Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32
     numbers, and their rounding does not matter. It changes s, but not the bound on s, and it depends on this record, on
-    θ and on the record's place in its block alone. (Places matter for samples only: see `sums`.) ∎
+    θ, on `offset` and on the record's place in its block alone. (Places matter for samples only: see `sums`.) z may be
+    of any length, so the chain may be empty: then gradients of raw features are clipped. ∎
 
     theta: θ, the current weights: finite float64. clip: C_g > 0, the norm that each gradient is clipped to. constant:
     the value of the bias feature; 0 for none. radius: the length that every z is scaled to first; None for no scaling.
+    offset: a bias of every class that is not learned, finite: r = σ(zᵀθ + offset) − y.
     """
 
     chain: Chain
@@ -242,6 +244,7 @@ class Gradient:
     constant: float = 1.0
     loss: Loss = "sigmoid"
     radius: float | None = None
+    offset: float = 0.0
     kind: ClassVar[str] = "gradient"
     words: ClassVar[str] = "the sum over records of the clipped gradient of the loss (its change with the weights)"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
@@ -272,6 +275,7 @@ class Gradient:
         """
         unit = (length / grid.radius(grid.unit, _side(facts, self.constant))).astype(xp.float32)
         logits = (q.astype(xp.float32) @ self.theta.astype(xp.float32)) * unit
+        logits = logits + xp.float32(self.offset) if self.offset else logits
         p = probabilities(logits, self.loss, xp)
         target = y / xp.maximum(xp.sum(y, axis=-1, keepdims=True), 1.0) if self.loss == "softmax" else y
         return grid.vector((p.astype(xp.float64) - target) * (length / self.clip), grid.unit, xp)

@@ -169,7 +169,7 @@ def _check_releases(card: Card, chain: Chain | None) -> None:
         if kinds not in [[type(step) for step in release.form.chain] for release in plan.releases]:
             raise ValueError(f"{name} makes no preprocessing of {len(kinds)} such steps")
         norm = card.options.get("feature_clip")
-        if isinstance(norm, int | float) and chain != (Clip(norm),):
+        if isinstance(norm, int | float) and not card.options.get("raw_features") and chain != (Clip(norm),):
             raise ValueError(f"the clipping norm of the preprocessing is not feature clip = {norm:g}")
 
 

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 from dpfc_cli.errors import counted
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Claim, attack, epsilon_for, gaussian_attack
+from dpfc_cli.privacy.accounting import (
+    LARGEST_EPSILON,
+    Attack,
+    Claim,
+    attack,
+    epsilon_for,
+    gaussian_attack,
+    zcdp_epsilon,
+)
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.records.card import Card, Made, Said, Start
@@ -128,6 +136,8 @@ def promised(card: Card, more: Sequence[tuple[str, str]]) -> list[Section]:
     table = Table(("false alarms", "found, at most", "by chance"), rates, left=0)
     against = delta_said(card.guarantee.delta, card.facts.n, card.unit)
     variant = f"mu = {rounded_up(card.guarantee.mu, 4)} in Gaussian differential privacy, from which epsilon follows"
+    rho, zcdp = card.guarantee.mu**2 / 2, zcdp_epsilon(card.guarantee.mu, card.guarantee.delta)
+    variant += f"; the ideal noise has rho = {rounded_up(rho, 4)} in zCDP, whose conversion gives {epsilon(zcdp)}"
     variant = f"approximate differential privacy{'' if card.sampled else f'; {variant}'}"
     rows = [*more, ("variant", variant), ("delta", against), ("compared", _adjacency(card))]
     rows += [("accounting", accounting), ("sampler", said)]
@@ -155,7 +165,7 @@ def method_rows(method: str, options: Mapping[str, object]) -> Said:
 
     titled = f"{method} ({METHODS[method].title})" if method in METHODS else method
     said = ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
-    if {"feature_clip", "gradient_clip"} <= set(options):
+    if {"feature_clip", "gradient_clip"} <= set(options) and not options.get("raw_features"):
         said += "; other lengths are in units of the feature clip"
     return [("method", titled), ("options", said)]
 

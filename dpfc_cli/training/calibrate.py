@@ -105,7 +105,7 @@ def calibrate(
     given: options that the user set. slow: see `noised`. UserError: an option, ε, δ or σ is out of range, or there is
     one class only.
     """
-    given = method.taken(given)
+    asked, given = given, method.taken(given)
     if facts.m < 2:
         raise conflict(
             "These features have one class only. A head for one class always gives the same answer.",
@@ -113,12 +113,14 @@ def calibrate(
             f"{parameter('classes')}.",
         )
     private = privacy.claim != "non-private"
+    if not private:
+        # What a preset says of noise has no effect, and is no mistake.
+        given = {name: each for name, each in given.items() if name in asked or not method.declared[name].private}
     planned = method.planned(facts, given, private)
     plan = method.plan(facts, planned)
     guarantee, mechanism = noised(plan, facts, privacy, slow) if private else (None, None)
     options = method.complete(facts, planned, mechanism, given)
-    if not private:
-        _refuse_idle(method, given, options)
+    _refuse_idle(method, asked, options, private)
     return Calibrated(
         method=method,
         facts=facts,
@@ -145,6 +147,11 @@ def noised(
             "There is no accounting for sampling under replace-one adjacency.",
             f"Leave out {parameter('sampling_rate')} or {parameter('adjacency')}.",
         )
+    if plan.sampled and privacy.accounting == "zcdp":
+        raise conflict(
+            "There is no conversion of zCDP for sampling.",
+            f"Leave out {parameter('sampling_rate')}, or choose {parameter('accounting')} exact.",
+        )
     try:
         accounting.check_privacy(1.0 if asked is None else asked, delta)
         if sigma is not None and not 0 < sigma < math.inf:
@@ -163,6 +170,9 @@ def noised(
             assert asked is not None
             epsilon = asked
             mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
+            if privacy.accounting == "zcdp":
+                mu = min(mu, accounting.zcdp_mu(epsilon, delta))
+                epsilon = spent(plan, mu, delta, eta)
             if plan.sampled and min(plan.sigmas(mu)) < 1.0001 * poisson.LEAST_SAMPLED_SIGMA:
                 # Less noise than this is not accounted for. What is spent may then be less than what was asked for.
                 epsilon = max(min(epsilon, spent(plan, mu, delta, eta)), accounting.LEAST_EPSILON)
@@ -182,15 +192,18 @@ def check_delta(delta: float, facts: Facts, remedy: str) -> None:
         raise UserError(f"{large}.", remedy, parameter="delta")
 
 
-def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> None:
-    idle = sorted(set(given) - set(method.in_force(options, private=False)))
-    if idle:
-        optimum = method.at_optimum(options)
-        until = f" and {parameter('steps')}, {method.name} runs to the optimum, and" if optimum else ""
+def _refuse_idle(method: AnyMethod, asked: Mapping[str, Any], options: Any, private: bool) -> None:
+    known = method.declared
+    for name in sorted(set(asked) & set(known) - set(method.in_force(options, private))):
+        if (unless := known[name].unless) and getattr(options, unless):
+            raise conflict(
+                f"With {parameter(unless)}, {parameter(name)} has no effect.", "Leave one out.", parameter=name
+            )
+        until = f" and {parameter('steps')}, {method.name} runs to the optimum, and"
         raise conflict(
-            f"Without noise{until} {parameter(idle[0])} has no effect.",
+            f"Without noise{until * method.at_optimum(options)} {parameter(name)} has no effect.",
             f"Leave it out, or give {parameter('epsilon')}.",
-            parameter=idle[0],
+            parameter=name,
         )
 
 

@@ -8,7 +8,7 @@ from dpfc_cli import points
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.options import METHOD, MethodName, MethodOptions, Options, option, said
-from dpfc_cli.privacy.accounting import DEFAULT_DELTA, LARGEST_EPSILON, LEAST_EPSILON, Privacy
+from dpfc_cli.privacy.accounting import DEFAULT_DELTA, LARGEST_EPSILON, LEAST_EPSILON, Accounting, Privacy
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.structs import LARGEST
 from dpfc_cli.training.observer import Observer
@@ -97,6 +97,11 @@ class Training(Noisy):
         PRIVACY,
         flags=("--noise-multiplier", "--sigma"),
     )
+    accounting: Accounting | None = option(
+        "How ε becomes noise. exact: by the exact curve. zcdp: by the conversion ρ + 2√(ρ·ln(1/δ)), which takes more "
+        "noise; what is claimed and charged is the exact, smaller ε. Default: exact; zcdp with ‹as_published›.",
+        PRIVACY,
+    )
     non_private: bool = option("Train without noise, for comparison: ε = ∞.", PRIVACY, default=False)
     allow_large_delta: bool = option("Accept a δ above 1/n, which is refused otherwise.", PRIVACY, default=False)
     seed: int | None = option(
@@ -130,10 +135,14 @@ class Training(Noisy):
         idle += ["allow_large_delta"] * self.allow_large_delta
         if self.non_private and idle:
             raise conflict(f"{parameter(idle[0])} has no effect with {parameter('non_private')}.", "Leave it out.")
+        if self.epsilon is None and self.accounting is not None:
+            raise conflict(f"{parameter('accounting')} has no effect without {parameter('epsilon')}.", "Leave it out.")
 
     @property
     def privacy(self) -> Privacy:
-        return Privacy(**{each.name: getattr(self, each.name) for each in fields(Privacy)})
+        asked = {each.name: getattr(self, each.name) for each in fields(Privacy)}
+        usual: Accounting = "zcdp" if self.as_published else "exact"
+        return Privacy(**{**asked, "accounting": self.accounting or usual})
 
     @property
     def facts(self) -> Facts:

@@ -81,9 +81,8 @@ def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_blo
 
 @pytest.mark.parametrize(("method", "passes"), {"dp-ls": 0, "dp-newton": 2 * 9, "dp-fc": 20}.items())
 def test_remembered_sums_change_nothing(data: str, method: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    damping = "ridge" if method == "dp-ls" else "damping"
     # Other noise and options need the same sums. Another clipping norm needs other sums.
-    other = Cell(data, method, 1.0, seed=1, options=((damping, 0.1),))
+    other = Cell(data, method, 1.0, seed=1, options=(("damping", 0.1),))
     wider = Cell(data, method, 1.0, options=(("feature_clip", 5.0),))
     for cell in (other, wider):
         cells.train(cell)

@@ -34,13 +34,17 @@ SEVERAL = "train --features several --epsilon 1"
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-whitened": (f"{PRIVATE} --steps 2 --damping 0.5",),
     "dp-fc": (f"{PRIVATE} --method dp-fc --adjacency replace-one --steps 2 --budget-split 0.3,0.7 --json",),
-    "dp-ls": (f"{PRIVATE} --method dp-ls --negative-weight 0.2 --ridge 1 --delta 0.02 --allow-large-delta",),
-    "dp-newton": (f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --json",),
+    "dp-ls": (
+        f"{PRIVATE} --method dp-ls --negative-weight 0.2 --damping 1 --raw-matrices --delta 0.02 --allow-large-delta",
+    ),
+    "dp-newton": (f"{PRIVATE} --method dp-newton --as-published --accounting exact --steps 1 --json",),
     "dp-sgd, sampled": (
         "train --features private --method dp-sgd --noise-multiplier 9 --steps 2 --sampling-rate 0.3 --average",
     ),
     "dp-momentum, verbose": (f"-v {PRIVATE} --method dp-momentum --steps 2 --feature-clip 0.1 --gradient-clip 1",),
-    "dp-adam, quiet": (f"-q {PRIVATE} --method dp-adam --steps 2 --learning-rate 1 --memory 8GB",),
+    "dp-adam, quiet": (
+        f"-q {PRIVATE} --method dp-adam --raw-features --steps 2 --learning-rate 1 --weight-decay 0.5 --memory 8GB",
+    ),
     "noise of a seed": (f"{PRIVATE} --method dp-sgd --steps 2 --seed 3 --out heads/a.research.safetensors",),
     "label sets": (
         f"{SEVERAL} --steps 2",
@@ -242,9 +246,11 @@ OPTIONS = {
     "learning_rate": FACTS,
     "loss": STATED,
     "negative_weight": FACTS,
-    "ridge": FACTS,
+    "raw_features": STATED,
+    "raw_matrices": STATED,
     "sampling_rate": STATED,
     "steps": STATED,
+    "weight_decay": STATED,
 }
 """Those that are tuned are functions of public records, too."""
 PLANNED = {

@@ -265,11 +265,12 @@ HOSTILE = {
 
 @ALL
 def test_a_finite_head_comes_out_whatever_the_records_are(method: Method) -> None:
-    """Also where a class has none."""
-    for (case, (x, y)), mu in zip(HOSTILE.items(), itertools.cycle((1e-3, 3.0)), strict=False):
-        solution, _ = trained(method, Facts(n=len(x), m=3, d=4), mu, x, y)
-        assert np.isfinite(solution.weight).all(), case
-        assert np.isfinite(solution.bias).all(), case
+    """Also where a class has none, and as published."""
+    for options in ({}, method.published or {}):
+        for (case, (x, y)), mu in zip(HOSTILE.items(), itertools.cycle((1e-3, 3.0)), strict=False):
+            solution, _ = trained(method, Facts(n=len(x), m=3, d=4), mu, x, y, **options)
+            assert np.isfinite(solution.weight).all(), case
+            assert np.isfinite(solution.bias).all(), case
 
 
 # 6. Utility

@@ -18,7 +18,7 @@ def test_the_least_squares_baseline_equals_the_closed_form() -> None:
     x, y = blobs(1500, D, M)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     facts, method = Facts(n=1500, m=M, d=D), METHODS["dp-ls"]
-    options = replace(method.defaults(facts, None, {}), negative_weight=0.7, ridge=1e-3)
+    options = replace(method.defaults(facts, None, {}), negative_weight=0.7, damping=1e-3)
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     for j in range(M):
         own = unit[y == j]

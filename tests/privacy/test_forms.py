@@ -101,6 +101,7 @@ def test_a_value_that_makes_no_sense_or_may_bring_code_along_is_refused() -> Non
         "clip": (0.0, -1.0, np.inf, np.nan, number(1.0)),
         "radius": (0.0, -1.0, np.inf, np.nan, "1"),
         "constant": (-1.0, np.inf, np.nan, Zero(), number(1.0)),
+        "offset": (1e7, -np.inf, np.nan, Zero(), number(1.0), "1"),
         "loss": ("other", None, text("sigmoid")),
         "theta": (one_bad, np.zeros((2, 4)), np.zeros((3, 4), np.float32), np.zeros((3, 4)).view(Smuggler)),
         "chain": (steps(CHAIN), (Clip(number(1.0)),), (Clip(-1.0),), (max,)),

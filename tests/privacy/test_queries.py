@@ -86,11 +86,11 @@ def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) ->
     x[1] = [1e4, 0, 0, 0]
     labels = np.full((4, 2), -1, np.int32)
     labels[1] = [0, 2]
+    if isinstance(query, Gradient | Hessians):
+        # At θ = 0 every class has the largest possible curvature, ¼, and no record is fitted.
+        query = replace(query, theta=0 * query.theta)
     if isinstance(query, Gradient):
         query = replace(query, clip=1e-3)
-    if isinstance(query, Hessians):
-        # At θ = 0 every class has the largest possible curvature, ¼.
-        query = replace(query, theta=0 * query.theta)
     reached = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
     # Hessians split the bits of the lattice between three factors, so their radii are a little smaller.
     enough = 0.99 if isinstance(query, Hessians) else 0.999

@@ -58,6 +58,19 @@ def test_the_noise_of_an_epsilon_is_the_least_that_keeps_it() -> None:
     assert calibrate(METHODS["dp-ls"], FACTS, {}, Privacy(epsilon=2.0, seed=1)).claimed is None
 
 
+def test_the_conversion_of_zcdp_takes_more_noise_and_what_is_claimed_is_the_exact_epsilon() -> None:
+    asked, published = Privacy(epsilon=2.0, accounting="zcdp"), {"as_published": True}
+    made = calibrate(METHODS["dp-ls"], FACTS, published, asked)
+    spent, delta = guaranteed(made), 1e-5
+    assert spent.mu == pytest.approx(accounting.zcdp_mu(2.0, delta))
+    assert accounting.zcdp_epsilon(spent.mu, delta) == pytest.approx(2.0)
+    assert spent.epsilon == accounting.epsilon_for(spent.mu, delta, spent.eta) < 1.8
+    assert math.fsum(1 / sigma**2 for sigma in made.noise.sigmas) == pytest.approx(spent.mu**2)
+    with refuses("conflict"):
+        calibrate(METHODS["dp-adam"], FACTS, {**published, "sampling_rate": 0.1}, asked)
+    assert calibrate(METHODS["dp-ls"], FACTS, published, Privacy()).options.budget_split != (1 / 3,) * 3, "no noise"
+
+
 def test_full_passes_with_a_noise_multiplier_have_the_exact_epsilon() -> None:
     made = calibrate(METHODS["dp-ls"], FACTS, {}, Privacy(noise_multiplier=5.0, delta=1e-6))
     mu = accounting.mu_of_sigma(5.0, 3)

@@ -39,6 +39,11 @@ def test_a_request_has_all_that_was_asked_for(one: FeatureSet) -> None:
     made = Request(one, folder=HEADS, epsilon=2, adjacency="replace-one", steps=3, memory=5, **noise, **others)
     assert (made.privacy, made.options, made.whose) == (Privacy(epsilon=2.0, **noise), {"steps": 3}, "Ada")
     assert made.facts.adjacency == "replace-one"
+    published = Request(one, folder=HEADS, epsilon=2, as_published=True)
+    assert (published.privacy.accounting, replace(published, accounting="exact").privacy.accounting) == (
+        "zcdp",
+        "exact",
+    )
     assert {type(value) for value in (made.privacy.epsilon, made.privacy.delta, made.memory)} == {float}
 
 
@@ -67,6 +72,7 @@ def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[st
             ({"non_private": True, name: value}, "conflict", name)
             for name, value in {"delta": 1e-3, "allow_large_delta": True, "seed": 0, "adjacency": "zero-out"}.items()
         ),
+        ({"noise_multiplier": 1, "accounting": "zcdp"}, "conflict", "accounting"),
         ({"epsilon": 1, "adjacency": "add-one"}, "unknown-name", "adjacency"),
         ({"epsilon": 1, "adjacency": ""}, "unknown-name", "adjacency"),
         ({"epsilon": True}, "bad-value", "epsilon"),

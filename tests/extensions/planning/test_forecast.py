@@ -290,7 +290,7 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
         ({**FACTS, "delta": 0.5}, "bad-value", "delta"),
         ({**FACTS, "cap": 0}, "bad-value", "cap"),
         ({**FACTS, "persons": 50, "records_per_person": 3}, "conflict", "records_per_person"),
-        ({**FACTS, "ridge": 3}, "conflict", "ridge"),
+        ({**FACTS, "negative_weight": 3}, "conflict", "negative_weight"),
         ({**FACTS, "on": "digits"}, "bad-value", "on"),
         ({**FACTS, "records": 1}, "bad-value", "records"),
         ({**FACTS, "records": True}, "bad-value", "records"),
