@@ -135,8 +135,10 @@ class Training(Noisy):
         idle += ["allow_large_delta"] * self.allow_large_delta
         if self.non_private and idle:
             raise conflict(f"{parameter(idle[0])} has no effect with {parameter('non_private')}.", "Leave it out.")
-        if self.epsilon is None and self.accounting is not None:
-            raise conflict(f"{parameter('accounting')} has no effect without {parameter('epsilon')}.", "Leave it out.")
+        if self.epsilon is None and self.accounting == "zcdp":
+            raise conflict(
+                f"{parameter('accounting')} zcdp is of no use without {parameter('epsilon')}.", "Leave it out."
+            )
 
     @property
     def privacy(self) -> Privacy:
