@@ -212,9 +212,9 @@ class MethodOptions(Options):
     )
     damping: float | None = option(
         "Damping λ, also called ridge: the number that is added to the diagonal of a noisy matrix, divided by the "
-        "number of records, before it is inverted. In units of C², C being the feature clip. More damping means less "
-        "sensitivity to noise and shorter steps. Default: the size of the noise in the matrix, for dp-whitened 0.25 of "
-        "it. For dp-whitened, dp-fc, dp-ls and dp-newton.",
+        "number of records, before it is inverted. In units of C², C being the feature clip; for dp-whitened as a "
+        "multiple of the size of the noise in the matrix. More damping means less sensitivity to noise and shorter "
+        "steps. Default: the size of the noise, for dp-whitened 0.25. For dp-whitened, dp-fc, dp-ls and dp-newton.",
         METHOD,
         **_ANY,
     )

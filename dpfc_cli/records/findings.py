@@ -29,6 +29,8 @@ TEXT = (
     "that what nobody can compute is true: the unit and the adjacency, facts such as numbers of records, classes, "
     "features, options that shape no release, starts, what extensions add, date and versions"
 )
+RENAMED = {"ridge": "damping"}
+"""Options of heads of dpfc 0.1.0, by what they are called now."""
 NOT_INSTALLED = "it is of an extension of dpfc that is not installed here, and was not checked"
 
 
@@ -178,7 +180,8 @@ def _planned(card: Card, mu: float | None) -> Plan:
     from dpfc_cli.methods import known
 
     private, named, facts = mu is not None, card.method[:40], card.public
-    given = {name: value for name, value in card.options.items() if value is not None}
+    options = {RENAMED.get(name, name): value for name, value in card.options.items()}
+    given = {name: value for name, value in options.items() if value is not None}
     try:
         method = known(card.method)
     except UserError:
@@ -204,7 +207,9 @@ def _planned(card: Card, mu: float | None) -> Plan:
     numbers = [value for name, value in given.items() if name in free]
     if not all(isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 for value in numbers):
         raise ValueError("one of its options is no positive number")
-    differ = sorted(expected.keys() ^ card.options.keys())
+    # What is off where it is missing came after dpfc 0.1.0.
+    off = {name for name, value in expected.items() if value in (False, 0) and name not in options}
+    differ = sorted((expected.keys() ^ options.keys()) - off)
     if differ:
         raise ValueError(f"the option {differ[0][:40]} is missing, or has no effect in {method.name}")
     return plan

@@ -45,3 +45,11 @@ def test_what_an_extension_wrote_that_is_not_installed_is_kept_and_said_to_be_un
 
 def test_a_head_without_a_part_that_explains_it_names_its_charge() -> None:
     assert contradictions(findings(card_of({name: value for name, value in CARD.items() if name != "ledger"})))
+
+
+def test_a_head_of_an_older_dpfc_lacks_what_is_off_and_has_older_names() -> None:
+    options = {**CARD["options"], "ridge": CARD["options"]["damping"]}
+    older = {name: value for name, value in options.items() if name not in ("damping", "raw_matrices")}
+    assert not contradictions(findings(card_of({**CARD, "options": older})))
+    del older["feature_clip"]
+    assert contradictions(findings(card_of({**CARD, "options": older})))
