@@ -99,7 +99,7 @@ class UserError(Exception):
         fields: what a program does something with, as JSON-able values: `parameter` and `path`, which are those that
             the message names first unless they are said; the unknown `name` and what is `known`; what is `left` …
 
-    `str(error)` is both texts, `printable`, as `in_python` says them. `full` is `what` with all that
+    `str(error)` is both texts, `printable`, the remedy as `in_python` says it. `full` is `what` with all that
     is `secret`, for a file of whoever holds the records (`annotations.broken`); None if nothing is. `problems`: of
     several errors in one (`Faults`) what is wrong and what to do about it, a line each.
 
@@ -123,7 +123,8 @@ class UserError(Exception):
         return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
-        return "\n".join(printable(in_python(each)) for each in (self.what, *(self.problems or (self.remedy,))))
+        remedies = map(in_python, self.problems or (self.remedy,))
+        return "\n".join(map(printable, (spelled(self.what, str), *remedies)))
 
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""

@@ -51,7 +51,31 @@ def test_the_conversion_of_zcdp_is_never_better_and_stated_no_lower_than_any_eps
     assert {row["zcdp"] for row in converted(noise_multiplier=1e300)} == {LEAST_EPSILON}
 
 
+def test_samples_cost_what_a_training_on_them_claims() -> None:
+    given: dict[str, Any] = {"steps": 40, "sampling_rate": 0.1}
+    both: list[dict[str, Any]] = [{"noise_multiplier": 1.5}, {"epsilon": 1.5}]
+    for asked in both:
+        rows = converted(**given, **asked)
+        assert [row["method"] for row in rows[::2]] == ["dp-sgd", "dp-momentum", "dp-adam"]
+        for row in rows[:2]:
+            privacy = Privacy(**asked, delta=row["delta"])
+            made = calibrate(METHODS["dp-sgd"], FACTS, given, privacy)
+            assert made.guarantee is not None
+            assert row["epsilon"] == pytest.approx(made.guarantee.epsilon, rel=1e-5)
+            assert (row["sigma"], row["zcdp"]) == (pytest.approx(made.noise.sigmas[0], rel=1e-5), None)
+    assert (
+        converted(steps=40, noise_multiplier=1.5)[-1]["epsilon"]
+        > 3 * converted(**given, noise_multiplier=1.5)[-1]["epsilon"]
+    )
+    assert epsilon_of(noise_multiplier=2, releases=3, delta=1e-5, sampling_rate=1) == epsilon_of(
+        noise_multiplier=2, releases=3, delta=1e-5
+    )
+
+
 def test_what_is_no_noise_and_no_release_is_refused() -> None:
+    for rate in (0.0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="sampling rate"):
+            epsilon_of(noise_multiplier=1.0, releases=1, delta=1e-5, sampling_rate=rate)
     for sigma in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="noise multiplier"):
             epsilon_of(noise_multiplier=sigma, releases=1, delta=1e-5)

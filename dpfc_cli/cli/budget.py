@@ -10,9 +10,9 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, feature_set, one_of
-from dpfc_cli.errors import conflict, missing, parameter, quoted
+from dpfc_cli.errors import conflict, missing, parameter, quoted, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
-from dpfc_cli.options import Option
+from dpfc_cli.options import SMALLEST, Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
 from dpfc_cli.show.document import Document, Table, Words, page
 
@@ -49,6 +49,10 @@ def budget(
     steps: Annotated[
         int | None, Option("Steps T of the iterative methods. Default: theirs.", _CONVERT, low=1, high=10_000)
     ] = None,
+    sampling_rate: Annotated[
+        float | None,
+        Option("Poisson sampling: of the methods that sample.", _CONVERT, low=SMALLEST, high=1.0),
+    ] = None,
     delta: Annotated[list[float] | None, Option("δ; may be given several times. Default: 1e-5.")] = None,
     full: Full = False,
     as_json: Annotated[bool, JSON] = False,
@@ -59,18 +63,19 @@ def budget(
     """Show what was spent, as the ledger says. With --sigma or --epsilon, convert between σ and ε for every method.
 
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
-    differential privacy); an ε above 450 may have no figure. The looser conversion of zCDP, ρ + 2√(ρ·ln(1/δ)), stands
-    beside them for comparison.
+    differential privacy), and with --sampling-rate an upper bound; an ε above 450 may have no figure. The looser
+    conversion of zCDP, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
     one_of(as_json=as_json, as_csv=as_csv)
     one_of(sigma=sigma, epsilon=epsilon, features=features, ledger=ledger)
     converts = sigma is not None or epsilon is not None
-    if steps is not None and not converts:
-        what = f"{parameter('steps')} needs {parameter('sigma')} or {parameter('epsilon')}."
+    lonely = next((name for name, value in (("steps", steps), ("sampling_rate", sampling_rate)) if value), None)
+    if lonely is not None and not converts:
+        what = f"{parameter(lonely)} needs {parameter('sigma')} or {parameter('epsilon')}."
         raise conflict(what, "Give it too, or leave this out.")
     deltas = tuple(dict.fromkeys(_DELTA.taken("delta", each) for each in delta or (1e-5,)))
     if converts:
-        document = _converted(sigma, epsilon, deltas, steps)
+        document = _converted(sigma, epsilon, deltas, steps, sampling_rate)
         columns, rows = tuple(document.values["conversion"][0]), document.values["conversion"]
     else:
         from dpfc_cli.report import account
@@ -125,10 +130,15 @@ def _epsilon(value: float) -> str:
     return "> 450" if value > 450 else rounding.epsilon(value)
 
 
-def _converted(sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None) -> Document:
+def _converted(
+    sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None, rate: float | None
+) -> Document:
     from dpfc_cli.conversion import conversions
 
-    rows = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
+    try:
+        rows = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps, sampling_rate=rate)
+    except ValueError as error:
+        raise conflict(sentence(error), "Give other numbers.", parameter="sampling_rate") from error
     wanted, shown = ("epsilon", _epsilon) if sigma is not None else ("sigma", rounding.sigma)
     given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -138,7 +148,7 @@ def _converted(sigma: float | None, epsilon: float | None, deltas: tuple[float, 
             str(r["steps"] or "–"),
             str(r["releases"]),
             shown(r[wanted]),
-            shown(r["zcdp"]),
+            "–" if r["zcdp"] is None else shown(r["zcdp"]),
         )
         alike.setdefault(figures, []).append(r["method"])
     remark = (
@@ -150,5 +160,6 @@ def _converted(sigma: float | None, epsilon: float | None, deltas: tuple[float, 
         [(", ".join(methods), *figures) for figures, methods in alike.items()],
         left=2,
     )
-    title = f"What {given} means if all releases of a training are equal: exactly, and by the zCDP conversion"
+    how = "exactly, and by the zCDP conversion" if rate in (None, 1.0) else "at most, with Poisson samples"
+    title = f"What {given} means if all releases of a training are equal: {how}"
     return page(title, table, *([] if epsilon is None else [Words(remark)]), values={"conversion": rows})

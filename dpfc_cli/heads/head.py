@@ -30,7 +30,7 @@ from dpfc_cli.memory import check_fits
 from dpfc_cli.methods.unlabelled import ARRAYS, NUMBERS, Evidence
 from dpfc_cli.outputs import unwritable
 from dpfc_cli.privacy.accounting import Claim
-from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json, with_values
+from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.reading import unread
 from dpfc_cli.records import findings, statement
 from dpfc_cli.records.card import Card, card_of
@@ -38,8 +38,6 @@ from dpfc_cli.show.document import Told, Values
 
 if TYPE_CHECKING:
     import jax
-
-    from dpfc_cli.heads.pytree import Form
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -169,7 +167,7 @@ class Head(Scorer, Told):
         if "jax" in sys.modules:
             from dpfc_cli.heads import pytree
 
-            pytree.register(Head, _form, _made)
+            pytree.register(Head)
 
     if not TYPE_CHECKING:
 
@@ -268,19 +266,6 @@ class Head(Scorer, Told):
 
 def _of_jax(array: object) -> bool:
     return isinstance(array, getattr(sys.modules.get("jax"), "Array", ()))
-
-
-def _form(head: Head) -> "Form":
-    from dpfc_cli.heads.pytree import Form
-
-    return Form(with_values(head.chain, [None] * len(head.chain)), head.classes, head.several_labels)
-
-
-def _made(form: "Form", chain: Chain, weight: Any, bias: Any) -> Head:
-    """A head without a card."""
-    head, known = object.__new__(Head), {"classes": form.classes, "several_labels": form.several_labels}
-    vars(head).update(known, chain=chain, weight=weight, bias=bias, path=None, evidence=None)
-    return head
 
 
 def as_probabilities(scores: Any, several: bool) -> Any:

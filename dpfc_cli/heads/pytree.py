@@ -3,9 +3,8 @@
 The precision is JAX's own: float32, unless `jax_enable_x64` says otherwise. `Head.scores` of NumPy is float64.
 """
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +13,22 @@ from jax import lax
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, values, with_values
 
 
-class Form(NamedTuple):
-    """What of a head is no number: its chain without values, its classes, and whether a record may have several."""
-
-    chain: Chain
-    classes: tuple[str, ...]
-    several_labels: bool
-
-
 @cache
-def register(kind: type, form: Callable[[Any], Form], made: Callable[[Form, Chain, Any, Any], Any]) -> None:
-    """Make heads of this class pytrees. made: a head of its form, and of its chain, weight and bias."""
+def register(kind: type) -> None:
+    """Make heads of this class pytrees. What JAX makes of one has everything but its card, file and evidence."""
 
-    def unflatten(form: Form, children: Any) -> Any:
-        weight, bias, *steps = children
-        return made(form, with_values(form.chain, steps), weight, bias)
+    def flatten(head: Any) -> tuple[Any, Any]:
+        form = with_values(head.chain, [None] * len(head.chain)), head.classes, head.several_labels
+        return (head.weight, head.bias, *values(head.chain)), form
 
-    jax.tree_util.register_pytree_node(
-        kind, lambda head: ((head.weight, head.bias, *values(head.chain)), form(head)), unflatten
-    )
+    def unflatten(form: Any, numbers: Any) -> Any:
+        (chain, classes, several), (weight, bias, *steps) = form, numbers
+        known = {"chain": with_values(chain, steps), "classes": classes, "several_labels": several}
+        head: Any = object.__new__(kind)
+        head.__dict__.update(known, weight=weight, bias=bias)
+        return head
+
+    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
 def scores(chain: Chain, weight: Any, bias: Any, x: Any) -> jax.Array:

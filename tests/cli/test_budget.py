@@ -65,6 +65,10 @@ def test_figures_of_a_conversion_are_never_too_small_and_json_has_every_method(d
     assert "≤ 0.0001" in dpfc("budget", "--sigma", "1e300").stdout
     large = dpfc("budget", "--sigma", "0.3", "--steps", "100", "--delta", "1e-5").stdout
     assert ("> 450" in large, "∞" in large) == (True, False)
+    sampled = ("--sampling-rate", "0.02", "--steps", "500")
+    assert re.search(r"500 +500 +2\.29\d\d +–", dpfc("budget", "--sigma", "1.1", *sampled).stdout)
+    for wrong in (sampled, ("--epsilon", "1", "--sampling-rate", "1e-9")):
+        assert error_of(dpfc("budget", "--json", *wrong))["fields"]["parameter"] in ("steps", "sampling_rate")
 
 
 # What was spent
