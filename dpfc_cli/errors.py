@@ -112,8 +112,7 @@ class UserError(Exception):
         return _ENDINGS.get(self.code, 2)
 
     def __str__(self) -> str:
-        what, remedy = self.text(lambda name: name)
-        return "\n".join(map(printable, (what, *(self.problems or (remedy,)))))
+        return "\n".join(printable(spelled(each, str)) for each in (self.what, *(self.problems or (self.remedy,))))
 
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PRIVACY, RUN = "Privacy", "The run"
 """Panels of the help."""
+VARIED = ("epsilon", "method", "seed")
+"""The options of which several trainings have several values (`many`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
