@@ -2,9 +2,9 @@
 
 import contextlib
 import shlex
+import time
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfc_cli import outputs, points, rounding
@@ -114,9 +114,9 @@ def train(
         if not (several or dry_run):
             observer.loses = checked.unfinished is None and loses(checked.account, checked.charge) is not None
             stop.stands = "'dpfc budget' says whether the training is charged."
-            start = perf_counter()
+            start = time.monotonic()
             trained = run(checked, observer)
-            rows = [row_of(checked.calibrated, trained.path, trained.sha256, perf_counter() - start)]
+            rows = [row_of(checked.calibrated, trained.path, trained.sha256, time.monotonic() - start)]
             stop.stands = trained.charged.stands
     if several and dry_run:
         display.show(trainings.document(found, many.rows, many=many), full)

@@ -9,11 +9,11 @@ again. Trainings without a guarantee spend nothing, and are charged when they be
 
 import inspect
 import itertools
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from msgspec import structs
@@ -227,15 +227,15 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
                 continue
             if (begun := paid.get(each.charge.id)) is not None:
                 each = replace(each, charge=begun.charge, unfinished=begun)
-            told.place, start = f"{number + 1} of {len(rows)}: ", perf_counter()
+            told.place, start = f"{number + 1} of {len(rows)}: ", time.monotonic()
             trained = run(each, told)
             known: dict[str, Any] = {"head": str(trained.path), "sha256": trained.sha256}
-            rows[number] = replace(rows[number], **known, seconds=perf_counter() - start)
+            rows[number] = replace(rows[number], **known, seconds=time.monotonic() - start)
     except BaseException as stop:
         if began or not isinstance(stop, UserError):
             there, how = sum(each.sha256 is not None for each in rows), " without 'again'" if again else ""
-            said = f"goes on with the {len(rows) - there} others of {len(rows)}, and charges nothing twice."
-            stop.add_note(Note(f"{counted(there, 'training')} are done. The same command{how} {said}"))
+            said = f"The same command{how} goes on with the others, and charges nothing twice."
+            stop.add_note(Note(f"{there} of {len(rows)} trainings are done. {said}"))
         raise
     return rows
 

@@ -42,6 +42,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-momentum, verbose": (f"-v {PRIVATE} --method dp-momentum --steps 2 --feature-clip 0.1 --gradient-clip 1",),
     "dp-adam, quiet": (f"-q {PRIVATE} --method dp-adam --steps 2 --learning-rate 1 --memory 8GB",),
     "noise of a seed": (f"{PRIVATE} --method dp-sgd --steps 2 --seed 3 --out heads/a.research.safetensors",),
+    "several trainings": (
+        f"{PRIVATE} --epsilon 2 --method dp-ls --dry-run",
+        f"{PRIVATE} --epsilon 2 --method dp-ls",
+        f"{PRIVATE} --epsilon 2 --method dp-ls --score --json",
+    ),
     "label sets": (
         f"{SEVERAL} --steps 2",
         f"{SEVERAL} --method dp-sgd --steps 2 --loss softmax --bias-feature 1 --json",
@@ -88,6 +93,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "refusals": (
         f"{PRIVATE} --delta 0.5",
         f"{PRIVATE} --memory 1KB",
+        f"{PRIVATE} --plot figure.svg",
         f"{PRIVATE} --out a.research.safetensors",
         "evaluate --epsilon 1",
         "train --features private --sigma 1e30",

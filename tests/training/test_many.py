@@ -91,7 +91,7 @@ def test_after_a_stop_the_same_call_makes_what_is_missing_and_charges_nothing(
         stopped_at(2 if of[1] == "run" else 6, patch, of, kind)
         with pytest.raises(kind) as stop:
             trained(features)
-    assert any("goes on with the 3 others of 4" in each for each in notes(stop.value))
+    assert any("1 of 4 trainings are done" in each for each in notes(stop.value))
     before, charged, told = files(), charges(features), Listener()
     assert (len(before), len(charged)) == (1, 4)
     # What is spent is spent: a cap that it fills does not stand against the rest.
