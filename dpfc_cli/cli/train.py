@@ -68,9 +68,10 @@ def train(
 ) -> None:
     """Train a classifier on a feature set with differential privacy, and charge it to the set's ledger.
 
-    State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back. Several
-    values of --epsilon, --method and --seed are several trainings, each with each. They are charged together or not
-    at all, and --out is a folder. The same command again goes on with those that have no head.
+    State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
+
+    Several values of --epsilon, --method and --seed are several trainings, each with each. They are charged together
+    or not at all. After a stop the same command goes on with those that have no head.
     """
     from dpfc_cli.cli import trainings
     from dpfc_cli.features.lookup import finished
@@ -119,7 +120,7 @@ def train(
             rows = [row_of(checked.calibrated, trained.path, trained.sha256, time.monotonic() - start)]
             stop.stands = trained.charged.stands
     if several and dry_run:
-        display.show(trainings.document(found, many.rows, many=many), full)
+        display.show(trainings.document(found, many.rows, (), many), full)
         return
     if dry_run:
         if (refused := refused_again(checked)) is not None:

@@ -40,37 +40,27 @@ def values(rows: Sequence["TrainedRow"], scores: Sequence["Evaluation"] = ()) ->
 
 
 def document(
-    features: "FeatureSet",
-    rows: Sequence["TrainedRow"],
-    scores: Sequence["Evaluation"] = (),
-    many: "Many | None" = None,
+    features: "FeatureSet", rows: Sequence["TrainedRow"], scores: Sequence["Evaluation"], many: "Many | None" = None
 ) -> Document:
     """A row for each training, and what all cost. many: they are not charged yet."""
-    book = read(ledger_path(features.folder))
+    book, delta = read(ledger_path(features.folder)), next((each.delta for each in rows if each.delta), None)
     spent = book.account_of(features.manifest.id) if many is None else many.after
-    delta, together = next((each.delta for each in rows if each.delta), None), None if many is None else many.together
-    told: dict[str, Json] = {
-        "schema": "dpfc/trainings/1",
-        "features": str(features.folder),
-        "dry_run": many is not None,
-    }
+    together = None if many is None else many.together
+    told: dict[str, Json] = {"schema": "dpfc/trainings/1", "features": str(features.folder), "dry_run": bool(many)}
     told |= {"trainings": values(rows, scores), "together": together, "spent_epsilon": None, "spent": None}
     said = [("features", str(features.folder))]
     if delta is not None:
-        said += [] if together is None else [("these together", rounding.cost(together, delta))]
-        said.append(("spent so far" if many is None else "spent with these", spent.summed(delta)))
+        said += [("these together", rounding.cost(together, delta))] if together else []
+        said.append(("spent with these" if many else "spent so far", spent.summed(delta)))
         said += [("then", left)] if (left := account.left(spent, delta)) is not None else []
         told |= {"spent_epsilon": spent.epsilon(delta), "spent": account.values(spent, book, (delta,))}
-    columns, shown = (
-        ["head", "method", "epsilon", "seed", *["accuracy"] * bool(scores), *([] if many else ["seconds"])],
-        [],
-    )
+    shown = []
     for i, each in enumerate(rows):
-        worth = each.epsilon or each.seeded_epsilon
-        accuracy = [rounding.percentage(of.top1, of.n, of.interval, more=1) for of in scores[i : i + 1]]
-        seconds = [] if many else ["there" if each.seconds is None else f"{each.seconds:.1f}"]
-        epsilon, seed = "∞" if worth is None else rounding.epsilon(worth), "–" if each.seed is None else str(each.seed)
-        shown.append([head_named(Path(each.head)), each.method, epsilon, seed, *accuracy, *seconds])
+        worth, seed = each.epsilon or each.seeded_epsilon, "–" if each.seed is None else str(each.seed)
+        row = [head_named(Path(each.head)), each.method, "∞" if worth is None else rounding.epsilon(worth), seed]
+        row += [rounding.percentage(of.top1, of.n, of.interval, more=1) for of in scores[i : i + 1]]
+        shown.append([*row, "there" if each.sha256 else "–"] if each.seconds is None else [*row, f"{each.seconds:.1f}"])
+    columns = ("head", "method", "epsilon", "seed", *["accuracy"] * bool(scores), "seconds")
     words = [Words("Accuracy on the test split: exact figures, not protected.")] if scores else []
-    title = "Trainings" if many is None else "Nothing was charged. These trainings would be"
+    title = "Nothing was charged. These trainings would be" if many else "Trainings"
     return page(title, Rows(said), Table(columns, shown, left=2), *words, values=told)

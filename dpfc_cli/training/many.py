@@ -16,13 +16,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from dpfc_cli.errors import Faults, Note, UserError, conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger.answers import Unfinished
+from dpfc_cli.ledger.answers import Answers, Unfinished
 from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
@@ -206,7 +207,7 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
     Exception: it was stopped. A note of the exception says how many have their heads.
     """
     rows, charges, name = many.rows, many.charges, many.features.name
-    paid, again, began = dict[str, Unfinished](), any(each.request.again for each in many.new), not charges
+    paid, again, began = dict[str, Answers](), any(each.request.again for each in many.new), not charges
     if charges:
         refused = [] if again else [no for each in charges if (no := charged_again(many.book, each, name)) is not None]
         total = structs.replace(charges[0], epsilon=many.together)
@@ -217,16 +218,17 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
     told = _Told(observer, again)
     try:
         if charges and charges[0].private:
-            _, made, answers = charged_together(many.features, charges, many.book.path, again, keep=True)
-            paid = {each.id: Unfinished(charge=each, answered=0, size=0) for each in made}
-            for held in answers:
-                held.close()
-        began = True
+            _, charges, answers = charged_together(many.features, charges, many.book.path, again, keep=True)
+            # Until it begins, no other process resumes one of them.
+            paid = {each.charge: each for each in answers}
+        dated, began = {each.id: each for each in charges}, True
         for number, (_, each) in enumerate(many.runs):
             if isinstance(each, Path):
                 continue
-            if (begun := paid.get(each.charge.id)) is not None:
-                each = replace(each, charge=begun.charge, unfinished=begun)
+            if (held := paid.pop(each.charge.id, None)) is not None:
+                held.close()
+                charge = dated[held.charge]
+                each = replace(each, charge=charge, unfinished=Unfinished(charge=charge, answered=0, size=0))
             told.place, start = f"{number + 1} of {len(rows)}: ", time.monotonic()
             trained = run(each, told)
             known: dict[str, Any] = {"head": str(trained.path), "sha256": trained.sha256}
@@ -237,15 +239,18 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
             said = f"The same command{how} goes on with the others, and charges nothing twice."
             stop.add_note(Note(f"{there} of {len(rows)} trainings are done. {said}"))
         raise
+    finally:
+        for held in paid.values():
+            held.close()
     return rows
 
 
 def train_many(
     features: FeatureSet,
     *,
-    epsilon: float | Iterable[float] = (),
-    method: str | Iterable[str] = (),
-    seed: int | Iterable[int] = (),
+    epsilon: float | Sequence[float] = (),
+    method: str | Sequence[str] = (),
+    seed: int | Sequence[int] = (),
     **options: Any,
 ) -> list[TrainedRow]:
     """Train a head for each ε with each method and each seed, and charge them together: all of them or none.
@@ -272,9 +277,7 @@ def train_many(
     """
     Option("", kind="set").taken("features", features)
     refuse_unknown("train_many", options, inspect.signature(train).parameters)
-    observer, values = options.pop("observer", None) or Observer(), {"epsilon": epsilon, "method": method, "seed": seed}
-    several: Any = {
-        name: (each,) if isinstance(each, str) or not isinstance(each, Iterable) else each
-        for name, each in values.items()
-    }
+    observer = options.pop("observer", None) or Observer()
+    values = {"epsilon": epsilon, "method": method, "seed": seed}
+    several = {name: np.atleast_1d(np.asarray(each)).tolist() for name, each in values.items()}
     return run_many(plan_many(features, several, with_hooks(options, added_hooks()), observer), observer)

@@ -15,6 +15,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator
 from dpfc_cli.training import many
 from dpfc_cli.training.many import TrainedRow, plan_many, run_many
+from dpfc_cli.training.run import run
 from tests import instead
 from tests.support import refuses
 from tests.training.requests import charges, states
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("heads")
 FOUR: dict[str, Any] = {"epsilon": [1.0, 2.0], "method": ["dp-ls", "dp-fc"], "by": "me"}
 
 
-def trained(features: FeatureSet, observer: Listener | None = None, **changed: Any) -> list[TrainedRow]:
+def trained(features: FeatureSet, observer: dpfc_cli.Observer | None = None, **changed: Any) -> list[TrainedRow]:
     return dpfc_cli.train_many(features, **{**FOUR, "observer": observer or Listener(), **changed})
 
 
@@ -101,6 +102,24 @@ def test_after_a_stop_the_same_call_makes_what_is_missing_and_charges_nothing(
     assert [each.seconds is None for each in rows] == [True, False, False, False]
     assert files().items() >= before.items()
     assert (states(features), kept()) == (["written"] * 4, [])
+
+
+def test_while_they_are_trained_no_other_process_makes_one_that_has_not_begun(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, codes, others = run, list[str](), Listener()
+    monkeypatch.setattr(others, "confirm", dpfc_cli.Observer().confirm)
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(many, "run", real)
+        with pytest.raises(UserError) as refused:
+            trained(features, others, epsilon=2.0)
+        codes.append(refused.value.code)
+        return real(*given)
+
+    monkeypatch.setattr(many, "run", meanwhile)
+    trained(features, method="dp-fc")
+    assert (codes, len(charges(features)), kept()) == (["busy"], 2, [])
 
 
 def test_what_is_wrong_is_said_of_all_at_once_before_anything_is_charged(features: FeatureSet) -> None:
