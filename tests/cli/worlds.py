@@ -23,8 +23,6 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import files, points, progress
-from dpfc_cli.cli import train
-from dpfc_cli.extraction import extract
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
@@ -36,7 +34,6 @@ from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import many
 from tests import instead
 from tests.support import blobs, feature_set, nulls, shards_of, typed
 
@@ -252,8 +249,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     # A terminal, and so long a time between two calls that each step of the progress is drawn.
     patch.setenv("TTY_COMPATIBLE", "1")
     patch.setattr(progress, "monotonic", lambda: 60.0 * next(asked))
-    for place in (extract, many, train):
-        patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
+    for place in ("extraction.extract", "training.many", "cli.train"):
+        patch.setattr(f"dpfc_cli.{place}.time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield moments
