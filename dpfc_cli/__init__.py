@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from dpfc_cli.prediction.predict import predict as predict
     from dpfc_cli.report.account import released as released
     from dpfc_cli.report.account import spent as spent
+    from dpfc_cli.training.many import TrainedRow as TrainedRow
+    from dpfc_cli.training.many import train_many as train_many
     from dpfc_cli.training.observer import Observer as Observer
     from dpfc_cli.training.observer import TrainingWarning as TrainingWarning
     from dpfc_cli.training.run import Trained as Trained

@@ -167,7 +167,7 @@ def flags_of(command: Any) -> set[str]:
 def test_a_line_that_dpfc_does_not_take_is_caught() -> None:
     shown = lines_of("```sh\nX=1 srun dpfc train --epsilon 1 | cat > 'a b'  # a head\n```\n")
     assert shown == [["X=1", "srun", "dpfc", "train", "--epsilon", "1"], ["cat"], ["a b"]]
-    assert parsed(["train", "--epsilon", "1"])["epsilon"] == 1
+    assert parsed(["train", "--epsilon", "1"])["epsilon"] == [1]
     for wrong in (["train", "--epsilom", "1"], ["train", "--epsilon", "one"], ["verify", "a", "b"], ["trian"]):
         with pytest.raises((typer.BadParameter.__mro__[1], AssertionError)):
             parsed(wrong)
@@ -176,7 +176,7 @@ def test_a_line_that_dpfc_does_not_take_is_caught() -> None:
 def test_the_lines_of_the_paper_are_in_the_readme_and_are_taken_as_they_are() -> None:
     for line, values in (
         ("dpfc extract --model vit-b16 --dataset cifar10", {"model": "vit-b16", "dataset": "cifar10"}),
-        ("dpfc train --method dp-ls --epsilon 0.1", {"method": "dp-ls", "epsilon": 0.1}),
+        ("dpfc train --method dp-ls --epsilon 0.1", {"method": ["dp-ls"], "epsilon": [0.1]}),
         ("dpfc budget --sigma 10 --steps 10", {"sigma": 10.0, "steps": 10}),
     ):
         assert line in README.read_text("utf-8")

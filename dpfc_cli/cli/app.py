@@ -16,7 +16,7 @@ import select
 import stat
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,19 +94,25 @@ def register(name: str = "") -> None:
 
 
 def command(
-    name: str, *calls: type[Options], panel: str, when_stopped: str = "Nothing was changed.", computes: bool = False
+    name: str,
+    *calls: type[Options],
+    panel: str,
+    when_stopped: str = "Nothing was changed.",
+    computes: bool = False,
+    several: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
     calls: whose options it takes, beside the function's own. panel: of `dpfc --help`, which shows the begin of its
     docstring, up to a full stop or a colon. when_stopped: said after Ctrl-C, as long as nothing has happened that it
     must say (`stop.stands`). computes: with JAX, whose compiled programs are kept then.
+    several: options that may stand in the line several times.
     """
     if computes:
         _computing.add(name)
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        options = typed(function, *calls)
+        options = typed(function, *calls, several=several)
 
         def spell(parameter: str) -> str:
             return options[parameter].flag if parameter in options else flag_named(parameter)

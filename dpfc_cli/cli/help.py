@@ -31,7 +31,7 @@ def plain(text: str) -> str:
 
 
 class Command(TyperCommand):
-    """A command that refuses an option that stands in its line twice."""
+    """A command that refuses an option that stands in its line twice, unless it may have several values."""
 
     def make_parser(self, ctx: Click) -> Click:
         parser: Click = super().make_parser(ctx)
@@ -41,7 +41,7 @@ class Command(TyperCommand):
             found = parse(args)
             for each in found[2]:
                 # A shell that completes a line wants no error.
-                if found[2].count(each) > 1 and not each.is_flag and not ctx.resilient_parsing:
+                if found[2].count(each) > 1 and not (each.is_flag or each.multiple) and not ctx.resilient_parsing:
                     raise _LineError(f"'{each.opts[0]}' stands in the line more than once.", ctx)
             return found
 

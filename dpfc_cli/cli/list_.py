@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.folders import features_folder, heads_folder
+from dpfc_cli.options import Option
 from dpfc_cli.show.document import Document, Section, Table, Words
 from dpfc_cli.structs import encoded
 
@@ -19,20 +20,26 @@ if TYPE_CHECKING:
 
 
 @command("list", panel="Pictures and heads")
-def list_(full: Full = False) -> None:
+def list_(
+    folder: Annotated[
+        Path | None, Option("Where the heads are. Default: ./heads.", argument=True, metavar="FOLDER")
+    ] = None,
+    full: Full = False,
+) -> None:
     """Show the feature sets with what was spent on them, and the heads with what they claim.
 
     They are looked for in ./features and ./heads, or where DPFC_FEATURES and DPFC_HEADS say.
     """
     from dpfc_cli.inventory import inventory
 
-    found = inventory(features_folder(), heads_folder())
-    display.show(_document(found), full)
+    folder = folder or heads_folder()
+    found = inventory(features_folder(), folder)
+    display.show(_document(found, folder), full)
     if found.failed is not None:
         raise found.failed
 
 
-def _document(found: "Inventory") -> Document:
+def _document(found: "Inventory", folder: Path) -> Document:
     """Both tables, and what is wrong. The short form has what a command names, and its cost."""
     from dpfc_cli.records.statement import SEEDED, claimed
 
@@ -84,7 +91,7 @@ def _document(found: "Inventory") -> Document:
         title="",
         sections=[
             Section(f"Feature sets in {features_folder()}, and what their populations have spent together", of_sets),
-            Section(f"Heads in {heads_folder()}", [*of_heads, *seeded]),
+            Section(f"Heads in {folder}", [*of_heads, *seeded]),
             Section("", [Words(warning, strong=True) for warning in warnings]),
         ],
         values={

@@ -2,21 +2,23 @@
 
 import contextlib
 import shlex
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli import points, rounding
+from dpfc_cli import outputs, points, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
-from dpfc_cli.errors import UserError, conflict, counted
+from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.options import Option, declared, with_hooks
 from dpfc_cli.show.document import Document, Rows, Section
-from dpfc_cli.structs import encoded
+from dpfc_cli.structs import Values, encoded
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import RUN, Request, added_hooks
+from dpfc_cli.training.request import RUN, VARIED, Request, added_hooks
 
 if TYPE_CHECKING:
     from dpfc_cli.training.check import Checked
@@ -36,6 +38,7 @@ def added() -> list[Any]:
     panel="Train a classifier",
     when_stopped="This run charged nothing and wrote no head.",
     computes=True,
+    several=VARIED,
 )
 def train(
     features: Annotated[
@@ -52,6 +55,13 @@ def train(
             flags=("--yes", "-y"),
         ),
     ] = False,
+    score: Annotated[
+        bool, Option("Score on the test split, too, as 'dpfc evaluate' does: exact figures, not protected.", RUN)
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        Option("The same, and draw accuracy against ε: FILE ends in .svg, .png or .pdf.", RUN, metavar="FILE"),
+    ] = None,
     full: Full = False,
     as_json: Annotated[bool, Option("Print one JSON object.", RUN, flags=("--json",))] = False,
     **asked: Any,
@@ -59,13 +69,27 @@ def train(
     """Train a classifier on a feature set with differential privacy, and charge it to the set's ledger.
 
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
+
+    Several values of --epsilon, --method and --seed are several trainings, each with each. They are charged together
+    or not at all. After a stop the same command goes on with those that have no head.
     """
+    from dpfc_cli.cli import trainings
     from dpfc_cli.features.lookup import finished
     from dpfc_cli.ledger.standing import loses
+    from dpfc_cli.training.many import plan_many, row_of, run_many
     from dpfc_cli.training.run import run
     from dpfc_cli.training.train import plan, refused_again
 
+    values = {name: asked.pop(name) for name in VARIED}
+    several = any(len(each) > 1 for each in values.values())
+    asked |= {} if several else {name: each[0] for name, each in values.items() if each}
     found = feature_set(features)
+    if plot is not None and not several:
+        what = f"{parameter('plot')} draws the accuracies of several trainings."
+        raise conflict(what, "Of one head 'dpfc evaluate --plot' draws more.")
+    if score or plot is not None:
+        found.split("test")
+    draw = None if plot is None else outputs.writer("picture", plot, "plot")
     sets = len(finished(features_folder())) if features is None else 1
     with contextlib.ExitStack() as stack:
         given: dict[str, Any] = {}
@@ -76,27 +100,52 @@ def train(
         observer = Shown(sets, yes)
         for kind in added_hooks():
             asked = with_sets(asked, kind)
-        request = Request(found, **with_hooks(asked, added_hooks()), observer=observer, **given)
-        checked = plan(request, observer)
-        if not dry_run:
+        asked = with_hooks(asked, added_hooks()) | given
+        if several:
+            many = plan_many(found, values, asked, observer)
+            if not dry_run:
+                observer.several = True
+                account = many.book.account_of(found.manifest.id)
+                observer.loses = any(loses(account, each) for each in many.charges)
+                stop.stands = "'dpfc budget' says what is charged."
+                rows = run_many(many, observer)
+                stop.stands = "All trainings are charged and have their heads."
+        else:
+            checked = plan(Request(found, **asked, observer=observer), observer)
+        if not (several or dry_run):
             observer.loses = checked.unfinished is None and loses(checked.account, checked.charge) is not None
             stop.stands = "'dpfc budget' says whether the training is charged."
+            start = time.monotonic()
             trained = run(checked, observer)
+            rows = [row_of(checked.calibrated, trained.path, trained.sha256, time.monotonic() - start)]
             stop.stands = trained.charged.stands
+    if several and dry_run:
+        display.show(trainings.document(found, many.rows, (), many), full)
+        return
     if dry_run:
         if (refused := refused_again(checked)) is not None:
             observer.warn(f"{refused.what} That needs --again.")
         _show_plan(checked, as_json, full)
         return
-    _show_head(trained, as_json, full, features)
+    scores, picture = trainings.scored(rows, found) if score or plot is not None else ((), None)
+    if several:
+        display.show(trainings.document(found, rows, scores), full)
+    else:
+        _show_head(trained, trainings.values(rows, scores)[0], as_json, full, features)
+    if plot is not None and draw is not None:
+        # Exact figures say something about the records.
+        outputs.replace(plot, draw(picture), 0o600, "plot")
+        display.say(f"Figure: {plot}")
 
 
 class Shown(Observer):
     """Shows on stderr what a training says. It asks before the charge where the same was charged before, where the set
-    was chosen for the user out of several, and where the charge ends a total for persons (loses).
+    was chosen for the user out of several, where the charge ends a total for persons (loses), and before several
+    trainings.
     """
 
     loses = False
+    several = False
 
     def __init__(self, sets: int = 1, yes: bool = False) -> None:
         self._sets, self._yes = sets, yes
@@ -115,7 +164,8 @@ class Shown(Observer):
             why.append(("There will be no total for one person any more.", "Make the set again with --group-by."))
         if self._sets > 1 and not self._yes:
             why.append((f"It is the newest of {self._sets} sets.", "Name the set: --features."))
-        if refused is None and not why:
+        asks = self.several and not self._yes and display.can_ask()
+        if refused is None and not (why or asks):
             return True
         if refused is not None and (self._yes or not display.can_ask()):
             return False
@@ -170,7 +220,7 @@ def _show_plan(checked: "Checked", as_json: bool, full: bool) -> None:
     display.show(Document(title="Nothing was charged. This training would be", sections=sections), full)
 
 
-def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | None) -> None:
+def _show_head(trained: "Trained", flat: Values, as_json: bool, full: bool, features: str | None) -> None:
     from dpfc_cli.ledger.file import read
     from dpfc_cli.records import statement
     from dpfc_cli.report import account as shown
@@ -183,10 +233,14 @@ def _show_head(trained: "Trained", as_json: bool, full: bool, features: str | No
         left = shown.left(spent, claimed.delta, trained.charged.charge)
         said += [] if left is None else [left]
         rows.append(("spent so far", "; ".join(said)))
+    if flat["accuracy"] is not None:
+        rows.append(("accuracy", f"{100 * flat['accuracy']:.1f} % on the test split: exact, not protected"))
     document = statement.document(card, trained.sha256, named=str(trained.path), more=rows)
     if as_json:
         total = None if claimed is None else shown.values(spent, read(spent.ledger), (claimed.delta,))
-        display.as_json({**document.values, "spent": total})
+        epsilon = None if claimed is None else spent.epsilon(claimed.delta)
+        more = {"schema": "dpfc/train/1", "spent": total, "spent_epsilon": epsilon}
+        display.as_json({**document.values, **flat, **more})
         return
     # The same command again would be another training.
     display.show(document if full else document.short)

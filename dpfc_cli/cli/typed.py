@@ -5,10 +5,10 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -45,13 +45,16 @@ NEWEST = Option(f"{HEAD} Default: the newest private.", argument=True, metavar="
 
 
 class Typed(NamedTuple):
-    """An option of a command. own: it is the command's own, and no part of the call."""
+    """An option of a command. own: it is the command's own, and no part of the call. several: it may stand in the line
+    several times, and its value is a tuple.
+    """
 
     name: str
     said: Option
     hint: Value
     default: object
     own: bool
+    several: bool = False
 
     @property
     def flag(self) -> str:
@@ -68,9 +71,10 @@ class Typed(NamedTuple):
     def parameter(self, spell: Callable[[str], str]) -> inspect.Parameter:
         """As Typer wants it. spell: how a help text says the name of an option."""
         said, optional = self.said, self.default is None
+        hint: Any
         hint, metavar = VALUES.get(said.kind, (self.hint, "NUMBER" if "float" in str(self.hint) else "TEXT"))
         hint = str if self.reader is not None else hint
-        text = plain(spelled(said.text, spell))
+        text = plain(spelled(said.text, spell)) + " Several times: several trainings." * self.several
         names = names_of(said)
         if said.argument:
             info = typer.Argument(help=text, metavar=said.metavar or self.name.upper(), autocompletion=names)
@@ -83,11 +87,16 @@ class Typed(NamedTuple):
         default = False if optional and said.kind == "switch" else self.default
         default = inspect.Parameter.empty if default is MISSING else default
         default = ",".join(f"{each:g}" for each in default) if isinstance(default, tuple) else default
+        if self.several:
+            kind, default = list[hint] | None, None
         return inspect.Parameter(
             self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
         )
 
-    def value(self, typed: object) -> Value:
+    def value(self, typed: Value) -> Value:
+        if self.several:
+            # Equal ones are one.
+            return tuple(dict.fromkeys(self._replace(several=False).value(each) for each in typed or ()))
         if typed is None or (self.default is None and typed is False):
             return None
         found = typed if self.reader is None else self.reader(self.name, str(typed))
@@ -96,10 +105,10 @@ class Typed(NamedTuple):
         return self.said.taken(self.name, found) if early else found
 
 
-def typed(function: Callable[..., None], *calls: type[Options]) -> dict[str, Typed]:
+def typed(function: Callable[..., None], *calls: type[Options], several: Collection[str] = ()) -> dict[str, Typed]:
     """The options of a command by their Python names: those of its calls, and the function's own.
 
-    An own option stands in the place of the call's option of that name.
+    An own option stands in the place of the call's option of that name. several: those of `Typed.several`.
     """
     own = {}
     for name, each in inspect.signature(function).parameters.items():
@@ -112,7 +121,7 @@ def typed(function: Callable[..., None], *calls: type[Options]) -> dict[str, Typ
         for name, said in declared(call).items():
             if said.typed or name in own:
                 found[name] = own.pop(name, Typed(name, said, types[name].type, types[name].default, own=False))
-    return {**found, **own}
+    return {name: each._replace(several=name in several) for name, each in {**found, **own}.items()}
 
 
 def with_sets(asked: dict[str, Value], call: type[Options]) -> dict[str, Value]:

@@ -147,7 +147,7 @@ def card_with(
         classes=tuple(classes),
         features=features,
         versions=Versions(dpfc=__version__),
-        seeded=_seeded(calibrated),
+        seeded=seeded_of(calibrated),
         method_source=None if method.source is None else Source(**method.source),
         ledger=standing,
         public_head=None if start is None else _begun(start, solution.trusted, classes),
@@ -156,7 +156,7 @@ def card_with(
     )
 
 
-def _seeded(calibrated: "Calibrated") -> Seeded | None:
+def seeded_of(calibrated: "Calibrated") -> Seeded | None:
     """The seed, and the ε and δ that the noise would be worth if nobody could repeat it."""
     guarantee, seed = calibrated.guarantee, calibrated.privacy.seed
     if guarantee is None or seed is None:

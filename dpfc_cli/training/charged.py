@@ -4,11 +4,12 @@ Trainings, private evaluations and the sites of a federation go this way (`charg
 which the privacy is spent.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from sqlite3 import Connection
 from threading import Lock
 from typing import Any
 
@@ -194,7 +195,9 @@ def charged(
             again = again or refused is not None
         note = f"It was stopped during the charge: 'dpfc budget' says whether it is charged. N{lacks}"
         if unfinished is None:
-            found = _paid(planned, features, charge, book.path, by, again, keep)
+            ledger, [made], answers = charged_together(features, [charge], book.path, again, keep)
+            known: dict[str, Any] = {"planned": planned, "features": features, "charge": made, "by": by}
+            found = Charged(**known, ledger=ledger, answers=answers[0] if answers else None)
         else:
             found = _resumed(planned, features, unfinished.charge, book.path, by)
         yield found
@@ -212,30 +215,41 @@ def charged(
             found.answers.close()
 
 
-def _paid(
-    planned: Planned, features: FeatureSet, charge: Charge, path: Path, by: str, again: bool, keep: bool
-) -> Charged:
-    made, answers = list[Charge](), None
+def charged_together(
+    features: FeatureSet, charges: Sequence[Charge], path: Path, again: bool, keep: bool
+) -> tuple[Ledger, list[Charge], list[Answers]]:
+    """Charge a set in one transaction: all of the charges, or none. Whether they may be made is decided in it, each
+    beside those before it.
+
+    again: whether the same may have been charged before. keep: whether the answers are kept. Returns the ledger, the
+    charges with their dates, and the answers of each, if they are kept. UserError: see `charged`.
+    """
+    made, answers = list[Charge](), list[Answers]()
 
     def allowed(ledger: Ledger) -> list[Charge]:
         # The charge is for the records that were checked.
         features.check_same()
-        check_charge(ledger, features, charge)
-        if not again and (refused := charged_again(ledger, charge, features.name)) is not None:
-            raise refused
-        made.append(structs.replace(charge, at=now()))
+        check_charge(ledger, features, *charges)
+        for charge in charges:
+            if not again and (refused := charged_again(ledger, charge, features.name)) is not None:
+                raise refused
+            made.append(structs.replace(charge, at=now()))
         return made
+
+    def begin(rows: Connection) -> None:
+        for each in answers:
+            kept.begin(rows, each.charge)
 
     try:
         if keep:
             kept.sweep(path)
-            answers = Answers(path, charge.id, new=True)
-        begin = partial(kept.begin, charge=charge.id) if keep else lambda rows: None
-        ledger = append(path, allowed, "The charge", begin)
-        return Charged(planned=planned, features=features, charge=made[0], by=by, ledger=ledger, answers=answers)
+            for charge in charges:
+                answers.append(Answers(path, charge.id, new=True))
+        return append(path, allowed, "The charge", begin), made, answers
     except BaseException:
-        if answers is not None:
-            answers.close()
+        for each in answers:
+            each.close()
+        if answers:
             with suppress(UserError):
                 # Unless it was charged all the same.
                 kept.sweep(path)
@@ -263,10 +277,19 @@ def _resumed(planned: Planned, features: FeatureSet, charge: Charge, path: Path,
         raise
 
 
-def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
-    """Refuse what may not be charged. UserError: the ledger lacks the set, or a cap does not allow the charge."""
+def check_charge(ledger: Ledger, features: FeatureSet, *charges: Charge) -> None:
+    """Refuse what may not be charged, of several each beside those before it. UserError: the ledger lacks the set, or a
+    cap does not allow a charge.
+    """
     known_set(ledger, features)
-    caps.check(ledger, charge)
+    for number, charge in enumerate(charges):
+        try:
+            caps.check(ledger, charge)
+        except UserError as refused:
+            if len(charges) > 1:
+                refused.what = f"Of {len(charges)} trainings together the first {number} would fit. {refused.what}"
+            raise
+        ledger = ledger.with_facts(charge)
 
 
 def question(charge: Charge, name: str, after: Account) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PRIVACY, RUN = "Privacy", "The run"
 """Panels of the help."""
+VARIED = ("epsilon", "method", "seed")
+"""The options of which several trainings have several values (`many`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,8 @@ class Training(Noisy):
         kw_only=False, metadata=said("The private records (`dpfc_cli.open_features`).", metavar="SET")
     )
     out: Path | str | None = option(
-        "File of the head; its ending may be left out. Default: a name of its own in the folder for heads."
+        "File of the head; its ending may be left out. Of several trainings the folder. Default: a name of its own in "
+        "the folder for heads."
     )
     epsilon: float | None = option(
         "ε to spend, 1e-4 to 100: the smaller, the more private.", PRIVACY, low=LEAST_EPSILON, high=LARGEST_EPSILON

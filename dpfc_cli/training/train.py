@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.options import takes
-from dpfc_cli.training.calibrate import Planned, calibrate, warnings_of
+from dpfc_cli.training.calibrate import Calibrated, Planned, calibrate, warnings_of
 from dpfc_cli.training.charged import charged_again, charged_before
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
@@ -19,6 +19,21 @@ def plan(request: Request, observer: Observer) -> Checked:
     """Everything of a training that costs no privacy: calibration, what packages add, checks, warnings.
     UserError: whatever can be refused. ValueError: a hook changes what is released.
     """
+    checked = ready(request, calibrated_for(request, observer), observer)
+    if checked.unfinished is not None:
+        before, releases = checked.unfinished, len(checked.calibrated.plan.releases)
+        observer.say(
+            f"This training was charged on {before.charge.at} and stopped. It resumes, and nothing more is "
+            f"charged: {before.answered} of its {releases} releases have their answers."
+        )
+        if (before.charge.by, before.charge.purpose) != (request.whose, request.purpose):
+            purpose = printable(before.charge.purpose or "none was said")
+            observer.say(f"The ledger keeps who charged it, {printable(before.charge.by)}, and its purpose: {purpose}.")
+    return checked
+
+
+def calibrated_for(request: Request, observer: Observer) -> Calibrated:
+    """Calibration, and what packages add. UserError, ValueError: see `plan`."""
 
     def slow() -> None:
         observer.say("Calibrating the noise for sampled releases. This takes some seconds.")
@@ -28,20 +43,16 @@ def plan(request: Request, observer: Observer) -> Checked:
         calibrated = hook.choose(request, calibrated, observer)
         if any(getattr(calibrated, each.name) != getattr(first, each.name) for each in fields(Planned)):
             raise ValueError(f"{type(hook).__name__} changes what is released")
+    return calibrated
+
+
+def ready(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
+    """Checks and warnings. UserError: see `plan`."""
     checked = check(request, calibrated, observer)
     # What is refused needs no warning, and what was charged before had them.
     if request.again or not charged_before(checked.book, checked.charge):
         for text in warnings_of(calibrated):
             observer.warn(text)
-    if checked.unfinished is not None:
-        before, releases = checked.unfinished, len(calibrated.plan.releases)
-        observer.say(
-            f"This training was charged on {before.charge.at} and stopped. It resumes, and nothing more is "
-            f"charged: {before.answered} of its {releases} releases have their answers."
-        )
-        if (before.charge.by, before.charge.purpose) != (request.whose, request.purpose):
-            purpose = printable(before.charge.purpose or "none was said")
-            observer.say(f"The ledger keeps who charged it, {printable(before.charge.by)}, and its purpose: {purpose}.")
     return checked
 
 

@@ -37,7 +37,7 @@ MISTAKES = {
     "train": "conflict epsilon", "train --epsilon nan": "bad-value epsilon", "train blobs --epsilon 1": "bad-value",
     "train --epsilon 1 --method dp-sl": "unknown-name method", "extract --dataset cifar11": "unknown-name cifar11",
     "budget --sigma 10 --delta 2": "bad-value delta", "budget --sigma 0": "bad-value sigma",
-    "train --epsilon 1 --epsilon 2": "bad-value",
+    "train --epsilon 1 --delta 1e-5 --delta 1e-6": "bad-value",
     "train --epsilon 1 --negative-weight 1": "conflict negative_weight",
     "train --epsilon 1 --features nowhere": "missing nowhere",
     "train --epsilon 1 --out heads/a.nonprivate.safetensors": "bad-value out",

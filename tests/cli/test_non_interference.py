@@ -46,6 +46,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"-q {PRIVATE} --method dp-adam --raw-features --steps 2 --learning-rate 1 --weight-decay 0.5 --memory 8GB",
     ),
     "noise of a seed": (f"{PRIVATE} --method dp-sgd --steps 2 --seed 3 --out heads/a.research.safetensors",),
+    "several trainings": (
+        f"{PRIVATE} --epsilon 2 --method dp-ls --dry-run",
+        f"{PRIVATE} --epsilon 2 --method dp-ls",
+        f"{PRIVATE} --epsilon 2 --method dp-ls --score --json",
+    ),
     "label sets": (
         f"{SEVERAL} --steps 2",
         f"{SEVERAL} --method dp-sgd --steps 2 --loss softmax --bias-feature 1 --json",
@@ -92,6 +97,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "refusals": (
         f"{PRIVATE} --delta 0.5",
         f"{PRIVATE} --memory 1KB",
+        f"{PRIVATE} --plot figure.svg",
         f"{PRIVATE} --out a.research.safetensors",
         "evaluate --epsilon 1",
         "train --features private --sigma 1e30",

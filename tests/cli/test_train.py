@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli
-from dpfc_cli import files
+from dpfc_cli import files, points
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import optimum
@@ -121,6 +121,28 @@ def test_on_a_terminal_it_asks_before_it_charges_a_set_that_it_chose_of_several(
     # It does not ask where the answer was given.
     for words in (("--yes",), ("--features", "newer", "--delta", "1e-6")):
         assert "Charge" not in dpfc(*LINE, "--again", *words, answer="", ends=0).stderr
+
+
+def test_several_trainings_are_one_question_and_one_table(dpfc: Dpfc, features: Path) -> None:
+    line = (*LINE, "--method", "dp-fc", "--epsilon", "2", "--out", "study")
+    planned = json.loads(dpfc(*line, "--dry-run", "--json", ends=0).stdout)
+    asked = one_line(dpfc(*line, answer="\n", ends=2).stderr)
+    assert "4 trainings" in asked
+    assert float(asked.split("ε = ")[1].split()[0]) == pytest.approx(planned["together"], rel=1e-5)
+    assert (charges(), Path("study").exists()) == ((), False)
+    plot = ("--plot", "a.svg") if "picture.svg" in points.added("dpfc.documents") else ("--score",)
+    shown = dpfc(*line, *plot, answer="y\n", ends=0)
+    told = json.loads(dpfc(*line, "--score", "--json", ends=0).stdout)
+    assert len(charges()) == 4
+    assert planned["spent_epsilon"] == told["spent_epsilon"] == pytest.approx(planned["together"])
+    study = sorted(map(str, Path("study").iterdir()))
+    lines = (("list", "study"), ("evaluate", *study))
+    listed, scored = (json.loads(dpfc(*words, "--json", ends=0).stdout)["heads"] for words in lines)
+    accuracies = {each["head"]: each["accuracy"] for each in told["trainings"]}
+    assert accuracies == {each["head"]: each["top1"] for each in scored}
+    assert {each["path"] for each in listed} == {*accuracies} == {each["head"] for each in planned["trainings"]}
+    assert all(each.removesuffix(".safetensors") in shown.stdout for each in accuracies)
+    assert Path("a.svg").exists() == (plot[0] == "--plot")
 
 
 @pytest.mark.usefixtures("ctrl_c", "second_set")

@@ -23,7 +23,6 @@ import pytest
 from PIL import Image
 
 from dpfc_cli import files, points, progress
-from dpfc_cli.extraction import extract
 from dpfc_cli.features import writer as writers
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
@@ -250,7 +249,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     # A terminal, and so long a time between two calls that each step of the progress is drawn.
     patch.setenv("TTY_COMPATIBLE", "1")
     patch.setattr(progress, "monotonic", lambda: 60.0 * next(asked))
-    patch.setattr(extract, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
+    for place in ("extraction.extract", "training.many", "cli.train"):
+        patch.setattr(f"dpfc_cli.{place}.time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield moments
