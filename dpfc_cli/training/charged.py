@@ -185,7 +185,7 @@ def charged(
     if charge.n != planned.facts.n or charge.claimed != planned.stated:
         raise RuntimeError("the charge is for something else than what is planned")
     lacks = "o figure was released." if charge.method == EVALUATION else "o head was written."
-    note, found = f"Nothing was charged, and n{lacks}", None
+    note, found, answers = f"Nothing was charged, and n{lacks}", None, list[Answers]()
     try:
         if unfinished is None:
             refused = None if again else charged_again(book, charge, features.name)
@@ -211,8 +211,8 @@ def charged(
             stop.add_note(Note(printable(note)))
         raise
     finally:
-        if found is not None and found.answers is not None:
-            found.answers.close()
+        for each in answers if found is None or found.answers is None else [found.answers]:
+            each.close()
 
 
 def charged_together(

@@ -126,7 +126,7 @@ def test_what_is_wrong_is_said_of_all_at_once_before_anything_is_charged(feature
     with pytest.raises(UserError) as refused:
         trained(features, epsilon=[1.0, 500.0], method=["dp-ls", "dp-lss"])
     assert len(refused.value.problems) == 2
-    assert all(each in str(refused.value) for each in ("epsilon 500.0", "method dp-lss"))
+    assert all(each in str(refused.value) for each in ("500.0", "dp-lss"))
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: trained(features, out="one.safetensors"), "conflict"),
         (lambda: trained(features, epsilon=()), "conflict"),
