@@ -82,11 +82,13 @@ def level_of(names: Sequence[str], labels: Sequence[object] | None = None) -> in
 def persons_noticed(source: str, option: str, found: str) -> PersonsNoticedError:
     """The error. option: the parameter that would bring the records of a person together. found: its value."""
     kind, _, what = found.partition(":") if option == "group_by" else ("", "", found)
+    typed = shlex.quote(found)
+    typed = typed if typed != found else f"'{found}'"
     by = "the names of their folders" if kind == "folder" else f"'{what}'"
     return PersonsNoticedError(
         f"Some records of '{source}' seem to be of one person, by {by}. Only single records would be protected, which "
         f"is less than a person. {GUARDED}",
-        f"To protect persons: {parameter(option)} {shlex.quote(found)}. If each record shall count as a person of its "
+        f"To protect persons: {parameter(option)} {typed}. If each record shall count as a person of its "
         f"own: {parameter('each_record_is_a_person')}.",
         code="conflict",
         parameter="each_record_is_a_person",

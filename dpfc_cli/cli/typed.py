@@ -256,10 +256,10 @@ def _bytes(text: str) -> float:
 
 _LIST = _reader(_numbers, "a list of numbers", "Write it like 0.15,0.85.")
 READERS: dict[str, Callable[[str, str], object]] = {
+    "PATH": lambda _, text: text,
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
     "FILE": lambda _, text: Path(text),
-    "PATH": lambda _, text: text,
     "SHARES": _LIST,
     "LIST": _LIST,
     "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),

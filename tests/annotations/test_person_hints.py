@@ -103,7 +103,7 @@ def test_an_extraction_that_would_protect_less_than_persons_is_refused(tmp_path:
     assert refused.value.fields["parameter"] == "each_record_is_a_person"
     said = str(refused.value)
     assert GUARDED in said
-    assert f"group_by {rule}" in said
+    assert f"group_by='{rule}'" in said
     # Nothing that is a value of a record: neither a folder below the class nor a file.
     assert not any(name in said.replace(source, "") for name in (*set(persons.WHO), ".png"))
     assert not (tmp_path / "set").exists()
