@@ -324,18 +324,24 @@ def _fitted(
     """
     tiny = float(np.finfo(np.float32).tiny)
     mean = np.average(x, axis=0, weights=weights.astype(float))
-    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(x.T, dtype=float, aweights=weights)))
+    theta, left = shrunk(theta, evidence.similarity, _variance(evidence, noise))
+    weight = evidence.whiten @ (theta[:-1] - theta[:-1].mean(axis=1, keepdims=True))
+    moved = x - np.float32(mean)
+    (count, d), m = x.shape, weight.shape[1]
+    # Few records, and the head, lie in fewer dimensions. The others have no part in what follows.
+    basis = None if count + m >= d else np.linalg.qr(np.hstack([moved.T.astype(float), weight]))[0]
+    if basis is not None:
+        moved = moved @ basis.astype(np.float32)
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(moved.T, dtype=float, aweights=weights)))
     values = np.maximum(values, 0)
-    damped = values + max(float(values.mean()), tiny)
+    damped = values + max(float(values.sum()) / d, tiny)
     to = (vectors * damped**-0.5).astype(np.float32)
-    units = (x - np.float32(mean)) @ to
+    units = moved @ to
     norms = np.maximum(np.linalg.norm(units, axis=1, keepdims=True), tiny)
     units /= norms
     centre = np.average(units, axis=0, weights=weights)
     concentration = np.float32(CONCENTRATION * float((values / damped).sum()))
-    theta, left = shrunk(theta, evidence.similarity, _variance(evidence, noise))
-    weight = evidence.whiten @ (theta[:-1] - theta[:-1].mean(axis=1, keepdims=True))
-    prior = (vectors * damped**0.5).T @ weight
+    prior = (vectors * damped**0.5).T @ (weight if basis is None else basis.T @ weight)
     length = max(math.sqrt(float(np.square(prior).sum(axis=0).mean())), tiny)
     prior = _unit(prior).astype(np.float32)
     # What a head says of the mean of the records is its offset here. It has noise, and shares differ less than that.
@@ -352,6 +358,7 @@ def _fitted(
             shares = _softmax(concentration * (units @ found + shift)) * weights[:, None]
             found = _unit(strength * prior + units.T @ shares - np.outer(centre, shares.sum(axis=0)))
         weight = length * to @ found
+        weight = weight if basis is None else basis @ weight
         made.append(np.vstack([back @ weight, (offsets - mean @ weight) / evidence.bias_feature]))
     return made
 
@@ -367,7 +374,7 @@ def _balanced(evidence: Evidence, x: np.ndarray) -> np.ndarray:
     covariance = np.atleast_2d(np.cov(z.T))
     of_noise = evidence.centre_deviation**2 * np.square(evidence.whiten.astype(float)).sum(axis=0)
     variances = of_noise + np.diag(covariance) / n + np.finfo(np.float32).tiny
-    apart = float(mean @ np.linalg.lstsq(covariance / n + np.diag(of_noise), mean, rcond=None)[0])
+    apart = float(mean @ np.linalg.solve(covariance / n + np.diag(of_noise), mean))
     # By chance this has the mean d and the variance 2d (χ²).
     by_chance = (d + 2 * math.sqrt(2 * d)) / max(apart, np.finfo(float).tiny)
     if not by_chance < 1:
