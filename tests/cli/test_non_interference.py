@@ -406,7 +406,10 @@ HEAD = {
     "card": "see `CARD`",
     "chain": "steps with norms; a function of options and releases",
     "weight": "a function of releases",
-    **{f"evidence.{name}": "a function of releases" for name in ("whiten", "theta", "points", "gradient", "numbers")},
+    **{
+        f"evidence.{name}": "a function of releases"
+        for name in ("whiten", "theta", "points", "gradient", "paces", "numbers")
+    },
     "evidence.similarity": "public class vectors",
     "bias": "a function of releases",
     "chain.0": "a function of releases",
