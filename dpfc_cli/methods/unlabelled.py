@@ -421,13 +421,10 @@ def _descent(evidence: Evidence, z: np.ndarray, counts: np.ndarray, told: np.nda
     """The head that the training's own descent finds on records z, if S is `told`: (d + 1) × m."""
     theta, velocity = np.zeros_like(told), np.zeros_like(told)
     counted = z * (counts / len(z))[:, None]
+    rates = (evidence.rate * evidence.paces[:, None]).astype(np.float32)
     for _ in range(evidence.steps):
         gradient = counted.T @ _softmax(z @ theta) - told
-        move = (
-            np.float32(-evidence.rate)
-            * np.float32(evidence.paces)[:, None]
-            * (gradient - gradient.mean(axis=1, keepdims=True))
-        )
+        move = -rates * (gradient - gradient.mean(axis=1, keepdims=True))
         velocity = np.float32(evidence.momentum) * velocity + move
         theta = theta + np.float32(evidence.momentum) * velocity + move
     return np.asarray(theta)
