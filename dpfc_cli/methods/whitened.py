@@ -175,7 +175,10 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         told += gradient / (facts.n * options.steps)
         if step == 0:
             within = within_classes(gradient / facts.n, variances, radius, facts, options)
-        move = -rate / facts.n * gradient * paces * within[:, None]
+        move = -rate / facts.n * gradient * paces
+        if start is None or trusted is not None:
+            # A start is judged by gradients after equal steps.
+            move *= within[:, None]
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
         if start is not None and trusted is None:
