@@ -88,7 +88,7 @@ def rows_by_split(values: Iterable[object], source: Path | str) -> dict[str, NDA
             f"Write {' or '.join(TRAIN_SPLITS)} or one of {', '.join(TEST_SPLITS)} into each line under "
             f"'{SPLIT_COLUMN}'. Or give the column another name: then all records are for training.",
         )
-    known = np.array([_plain(word) for word in words])
+    known = np.array([plain(word) for word in words])
     return {word: np.flatnonzero(known == word) for word in dict.fromkeys(known.tolist())}
 
 
@@ -176,10 +176,11 @@ def _word(path: Path, top: Path, find: Callable[[str], re.Match[str] | None]) ->
     found = (find(name.casefold()) for name in (path.name, *below[::-1]))
     # People keep all kinds of things in a folder 'dev' or 'external'.
     word = next((match[1] for match in found if match), top.name if top.name in _TEST + TRAIN_SPLITS else None)
-    return None if word is None else _plain(word)
+    return None if word is None else plain(word)
 
 
-def _plain(word: str) -> str:
+def plain(word: str) -> str:
+    """The word of a split, where all of those for training are one."""
     return "train" if word in TRAIN_SPLITS else word
 
 

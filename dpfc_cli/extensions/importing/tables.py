@@ -20,6 +20,7 @@ import numpy as np
 from dpfc_cli.annotations.classes import USUAL_NAMES
 from dpfc_cli.annotations.groups import GROUPS, names_persons
 from dpfc_cli.annotations.person_hints import column_of
+from dpfc_cli.annotations.split_files import TEST_SPLITS, TRAIN_SPLITS, plain, splits_by_role
 from dpfc_cli.annotations.subgroups import Named, codes_of
 from dpfc_cli.arrays import NPY, Array, arrays_in, sliced
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
@@ -35,7 +36,8 @@ FEATURES = ("features", "feature", "embeddings", "embedding", "x")
 """Usual names of features, in any capitals. Those of one split are also `train_x`, `x_train` and `train/x`."""
 ROLES = {"column": FEATURES, "label_column": USUAL_NAMES, "group_column": (GROUPS,)}
 """What arrays hold, by the parameter that names them, and their usual names."""
-_PARTS = re.compile("(?:(train|test)[_/])?(.+?)(?:_(train|test))?", re.IGNORECASE)
+_WORDS = "|".join(TRAIN_SPLITS + TEST_SPLITS)
+_PARTS = re.compile(f"(?:({_WORDS})[_/])?(.+?)(?:_({_WORDS}))?", re.IGNORECASE)
 Arrays = Mapping[str, Callable[[], Array]]
 """What opens each array of a source, by its name."""
 
@@ -113,7 +115,7 @@ def opened(
         if lacking and len(lacking) < len(found.splits):
             raise missing(
                 f"{quoted(path)} has no groups for its {lacking[0]} records, but it has some for the others.",
-                f"Give them groups, too: an array '{lacking[0]}_{GROUPS}', or a column in each file.",
+                "Give them groups, too: an array beside that of their features, or a column in each file.",
             )
         yield found
 
@@ -147,28 +149,28 @@ def _parts(name: str) -> tuple[str | None, str]:
     match = _PARTS.fullmatch(name)
     before, rest, after = match.groups() if match else (None, name, None)
     split = before or after
-    return split and split.lower(), rest
+    return split and plain(split.lower()), rest
 
 
 def _of_arrays(path: Path, arrays: Arrays, subgroups: Named, *given: str | None) -> Tables:
     """The tables of arrays. given: their names, in the order of `ROLES`."""
     asked = dict(zip(ROLES, given, strict=True))
     tables, used = dict[str, Table](), set[str | None]()
-    for split in ("train", "test"):
-        x, y, groups = names = [_found(path, arrays, split, role, asked[role]) for role in ROLES]
-        if x is None and y is None:
-            continue
+    found = {
+        word: [_found(path, arrays, word, role, asked[role]) for role in ROLES] for word in ("train", *TEST_SPLITS)
+    }
+    for split, word in splits_by_role([word for word, (x, y, _) in found.items() if x or y]).items():
+        x, y, groups = names = found[word]
         if x is None or y is None:
             raise missing(
-                f"{quoted(path)} cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} "
-                "for it.",
-                f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
-                f"names with {parameter('column')} and {parameter('label_column')}.",
+                f"{quoted(path)} has '{x or y}', but no {'labels' if y is None else 'features'} for it.",
+                f"It holds {_listed(arrays)}. Name what is missing {word}_{'y' if y is None else 'x'}, or say its name "
+                f"with {parameter('label_column' if y is None else 'column')}.",
             )
         used.update(names)
         table = checked(str(path), arrays[x](), arrays[y](), x, y)
         table = table if groups is None else with_groups(table, str(path), arrays[groups](), groups)
-        kept = {each: _found(path, arrays, split, "subgroups", each) for each in subgroups}
+        kept = {each: _found(path, arrays, word, "subgroups", each) for each in subgroups}
         lacking = next(
             (each for each, name in kept.items() if name is None or arrays[name]().shape != (table.n,)), None
         )

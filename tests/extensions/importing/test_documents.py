@@ -30,13 +30,17 @@ def test_a_saved_data_set_of_hugging_face_becomes_a_set_as_the_page_says(
     kinds = {
         "embedding": datasets.Sequence(datasets.Value("float32")),
         "label": datasets.ClassLabel(names=["elk", "cat"]),
+        "patient": datasets.Value("string"),
     }
     x, y = np.arange(240, dtype=np.float32).reshape(60, 4), np.arange(60) % 2
-    whole = datasets.Dataset.from_dict({"embedding": x, "label": y}, datasets.Features(kinds))
-    whole.train_test_split(0.2, shuffle=False).save_to_disk("embedded")
+    persons = [f"p{i // 2}" for i in range(60)]
+    whole = datasets.Dataset.from_dict({"embedding": x, "label": y, "patient": persons}, datasets.Features(kinds))
+    parts = whole.train_test_split(0.2, shuffle=False)
+    datasets.DatasetDict(train=parts["train"], validation=parts["test"]).save_to_disk("embedded")
     names: dict[str, FeatureSet] = {}
     exec(BLOCKS[1], names)
     found = names["features"]
     assert (found.classes, found.splits) == (("elk", "cat"), {"train": 48, "test": 12})
-    np.testing.assert_array_equal(found.arrays("test")[0], x[48:])
-    np.testing.assert_array_equal(found.arrays("train")[1].ravel(), y[:48])
+    assert [found.split(split).groups for split in ("train", "test")] == [24, 6]
+    np.testing.assert_array_equal(np.sort(found.arrays("test")[0], axis=0), x[48:])
+    np.testing.assert_array_equal(np.sort(found.arrays("train")[0], axis=0), x[:48])

@@ -244,6 +244,8 @@ LAYOUTS: list[tuple[str, str, dict[str, Any]]] = [
     ("X_train y_train X_test y_test", "", {}),
     ("X_train y_train X_test y_test", "a.npz", {}),
     ("train_emb train_target test_emb test_target", "", OWN),
+    ("Training_x Training_y validation_x validation_y", "a.npz", {}),
+    ("X y X_test y_test val_x val_y dev_loss", "", {}),
     ("emb target", "a.h5", OWN),
 ]
 """The names of arrays, the file that is imported ("" for the folder), and options."""
@@ -251,7 +253,7 @@ LAYOUTS: list[tuple[str, str, dict[str, Any]]] = [
 
 def test_arrays_are_known_by_the_names_that_people_give_them(tmp_path: Path) -> None:
     for i, (names, given, options) in enumerate(LAYOUTS):
-        held = dict(zip(names.split(), (X, Y, TEST_X, TEST_Y), strict=False))
+        held = dict(zip(names.split(), (X, Y, TEST_X, TEST_Y, X, Y, Y), strict=False))
         folder = folder_of(tmp_path / f"{i}", **({} if given else held))
         if given.endswith(".npz"):
             np.savez(folder / given, allow_pickle=True, **held)
@@ -259,7 +261,7 @@ def test_arrays_are_known_by_the_names_that_people_give_them(tmp_path: Path) -> 
             with h5py.File(folder / given, "w") as file:
                 file.update(held)
         found = import_features(folder / given, tmp_path / f"set {i}", classes=3, **options).features
-        assert found.splits == {"train": 60} | ({"test": 30} if "test" in names else {}), names
+        assert found.splits == {"train": 60} | ({"test": 30} if len(held) > 2 else {}), names
         np.testing.assert_array_equal(found.arrays("train")[0], X)
         np.testing.assert_array_equal(found.arrays("train")[1][:, 0], Y)
     folder = folder_of(tmp_path / "in", train_x=X, train_y=Y, test_x=TEST_X, test_y=TEST_Y, train_who=Y)
@@ -269,6 +271,8 @@ def test_arrays_are_known_by_the_names_that_people_give_them(tmp_path: Path) -> 
             import_features(folder, tmp_path / "set", classes=3, **options)
     with refuses("unsupported"):
         import_features(folder / "train_x.npy", tmp_path / "set", classes=3)
+    with refuses("missing", match="test_y"):
+        import_features({"train_x": X, "train_y": Y, "test_x": TEST_X}, tmp_path / "set", classes=3)
 
 
 def test_arrays_that_cannot_be_read_as_they_are_are_refused(tmp_path: Path) -> None:
