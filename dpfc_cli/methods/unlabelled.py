@@ -61,7 +61,7 @@ JUDGING = 10_000
 """Records that judge. All of them take part in what is made in the end."""
 KIND = 0.2
 """If fewer of the records count, they are of another kind (`_balanced`)."""
-ARRAYS = {"whiten": 2, "theta": 2, "points": 3, "gradient": 2}
+ARRAYS = {"whiten": 2, "theta": 2, "points": 3, "gradient": 2, "paces": 1}
 NUMBERS = ("deviation", "rate", "momentum", "bias_feature", "radius", "gradient_clip", "centre_deviation")
 """What `Evidence` has beside `steps` and `similarity`: arrays with their axes, and numbers."""
 Loss = tuple[float, np.ndarray]
@@ -83,6 +83,7 @@ class Evidence:
         theta: the head at the end, (d + 1) × m, with the row of the bias.
         points: means of the heads at which the gradients were taken, for `groups` of steps; g × (d + 1) × m.
         gradient: the mean of all gradients, per record, (d + 1) × m.
+        paces: the factors of the steps in the white directions, d + 1.
         deviation: the standard deviation of the noise in a coordinate of `gradient`.
         rate, momentum, bias_feature, radius, gradient_clip: of the training, see `whitened`.
         centre_deviation: the standard deviation of the noise in a coordinate of the mean that the chain subtracts.
@@ -95,6 +96,7 @@ class Evidence:
     theta: np.ndarray
     points: np.ndarray
     gradient: np.ndarray
+    paces: np.ndarray
     deviation: float
     rate: float
     momentum: float
@@ -116,7 +118,7 @@ class Evidence:
         head = d + 1, m
         if self.similarity is not None and len(self.similarity) != m:
             return False
-        shapes = (d, d), head, (len(groups(self.steps)), *head), head
+        shapes = (d, d), head, (len(groups(self.steps)), *head), head, (d + 1,)
         return all(getattr(self, name).shape == shape for name, shape in zip(ARRAYS, shapes, strict=True))
 
 
@@ -419,9 +421,10 @@ def _descent(evidence: Evidence, z: np.ndarray, counts: np.ndarray, told: np.nda
     """The head that the training's own descent finds on records z, if S is `told`: (d + 1) × m."""
     theta, velocity = np.zeros_like(told), np.zeros_like(told)
     counted = z * (counts / len(z))[:, None]
+    rates = (evidence.rate * evidence.paces[:, None]).astype(np.float32)
     for _ in range(evidence.steps):
         gradient = counted.T @ _softmax(z @ theta) - told
-        move = np.float32(-evidence.rate) * (gradient - gradient.mean(axis=1, keepdims=True))
+        move = -rates * (gradient - gradient.mean(axis=1, keepdims=True))
         velocity = np.float32(evidence.momentum) * velocity + move
         theta = theta + np.float32(evidence.momentum) * velocity + move
     return np.asarray(theta)

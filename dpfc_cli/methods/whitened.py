@@ -47,6 +47,10 @@ NOISELESS = 300.0
 head."""
 LENGTHS = 100
 """How many lengths are compared where noise hides that of the mean."""
+SMOOTHED = 0.05
+"""On each side of a white direction, the part of all directions with which it shares what is known of classes."""
+BETWEEN = 0.95
+"""The largest part of a direction's variance that is taken to lie between classes."""
 STABLE = 0.8
 """The largest step, in units of m. At θ = 0 the curvature of the softmax loss in a white space is 1/m, so 2 would
 diverge.
@@ -151,7 +155,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     parts = groups(options.steps)
     points = np.zeros((len(parts), *theta.shape))
     paces, agreed = np.ones(facts.m), list[np.ndarray]()
-    trusted = None
+    within, trusted = np.ones(facts.d + 1), None
     for step in range(options.steps):
         for point, part in zip(points, parts, strict=True):
             if step in part:
@@ -169,7 +173,9 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         gradient = gradient - gradient.mean(axis=1, keepdims=True)
         told += gradient / (facts.n * options.steps)
-        move = -rate / facts.n * gradient * paces
+        if step == 0:
+            within = within_classes(gradient / facts.n, variances, radius, facts, options)
+        move = -rate / facts.n * gradient * paces * within[:, None]
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
         if start is not None and trusted is None:
@@ -197,6 +203,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
             theta=theta.astype(np.float32),
             points=points.astype(np.float32),
             gradient=told.astype(np.float32),
+            paces=within.astype(np.float32),
             deviation=one * _deviation(facts, options, options.budget_split[2], Gradient),
             rate=rate,
             momentum=momentum,
@@ -307,6 +314,50 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
     values = np.maximum(shrink(values, edge / 2), 0.0)
     damped = values + options.damping * min(edge, math.sqrt(DROWNED * edge)) + FLOOR
     return vectors * damped**-0.5, values / damped
+
+
+def within_classes(
+    gradient: np.ndarray, variances: np.ndarray, radius: float, facts: Facts, options: Options
+) -> np.ndarray:
+    """The factor of the steps in each white direction, d + 1: ∝ 1/(1 − h), with a mean square of 1; 1 for the bias.
+
+    Whitening makes the variance of all records 1, but what confuses classes is the variance *within* them. If a part h
+    lies between the classes, 1 − h is left, and the weights of linear discriminant analysis are 1/(1 − h) times as
+    long (Fisher 1936). With the damping the same holds: (ξ + λ)/(ξ − b + λ) = 1/(1 − h), with b = h·(ξ + λ). Steps
+    that are longer where classes differ need less length elsewhere, so they bring less noise and fit less of what is
+    chance.
+
+    At θ = 0 the gradient is minus the sums of the classes, each pⱼ times its mean. If these means do not depend on how
+    large classes are, their mean square is Σⱼ gⱼ²/Σⱼ pⱼ². What noise adds is known and is subtracted; then h is
+    averaged over neighbours in the spectrum, and taken two standard deviations of its noise too small. Σ pⱼ², from the
+    row of the bias, is taken as much too large. So where noise hides classes, all factors are 1.
+
+    gradient: the first one, per record, (d + 1) × m, centred over the classes. variances: as `whitening` gives them, d.
+    """
+    m, residual = facts.m, math.sqrt(1 - 1 / facts.m)
+    # Where the gradients of all records are clipped, they are so equally.
+    kept = min(options.gradient_clip / residual, 1.0)
+    deviation = options.gradient_clip * radius / kept
+    deviation *= _deviation(facts, options, options.budget_split[2] / options.steps, Gradient)
+    squares = np.square(gradient / kept).sum(axis=1)
+    noise = m * deviation**2
+    found = max(float(squares[-1]) - noise, 0.0)
+    unequal = found + 2 * math.sqrt((2 * noise + 4 * found) * noise / m)
+    shares = 1 / m + unequal / max(options.bias_feature**2, np.finfo(float).tiny)
+    side = max(1, int(SMOOTHED * facts.d))
+    noise /= shares
+    between = _smoothed(squares[:-1] / shares, side) - noise * (m - 1) / m
+    doubted = np.sqrt((2 * noise + 4 * np.maximum(between, 0)) * noise / m / (2 * side + 1))
+    factors = 1 / (1 - np.clip(between - 2 * doubted, 0, BETWEEN))
+    size = math.sqrt(float(variances @ factors**2) / max(float(variances.sum()), np.finfo(float).tiny))
+    return np.append(factors / size if size > 0 else factors, 1.0)
+
+
+def _smoothed(values: np.ndarray, side: int) -> np.ndarray:
+    """The mean of each value and of so many on each side of it."""
+    totals, places = np.append(0.0, np.cumsum(values)), np.arange(len(values))
+    first, last = np.maximum(places - side, 0), np.minimum(places + side + 1, len(values))
+    return np.asarray((totals[last] - totals[first]) / (last - first))
 
 
 def total_step(dimension: float, facts: Facts, options: Options) -> float:

@@ -25,6 +25,7 @@ from dpfc_cli.cli import train as command
 from dpfc_cli.cli.typed import typed
 from dpfc_cli.ledger.facts import KINDS
 from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.unlabelled import ARRAYS
 from dpfc_cli.privacy import curator
 from dpfc_cli.training.request import Request, added_hooks
 from tests import instead
@@ -406,7 +407,7 @@ HEAD = {
     "card": "see `CARD`",
     "chain": "steps with norms; a function of options and releases",
     "weight": "a function of releases",
-    **{f"evidence.{name}": "a function of releases" for name in ("whiten", "theta", "points", "gradient", "numbers")},
+    **{f"evidence.{name}": "a function of releases" for name in (*ARRAYS, "numbers")},
     "evidence.similarity": "public class vectors",
     "bias": "a function of releases",
     "chain.0": "a function of releases",

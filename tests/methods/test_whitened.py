@@ -8,7 +8,7 @@ import pytest
 
 from dpfc_cli.methods import METHODS, method_named, whitened
 from dpfc_cli.methods.linear import levelled
-from dpfc_cli.methods.whitened import FLOOR, LONGEST, STABLE, schedule, total_step, whitening
+from dpfc_cli.methods.whitened import FLOOR, LONGEST, STABLE, schedule, total_step, whitening, within_classes
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
@@ -62,6 +62,36 @@ def test_step_and_momentum_make_the_total_step_and_stay_stable(mu: float) -> Non
     total = total_step(5.0, FACTS, options)
     assert rate / (1 - momentum) * options.steps * options.gradient_clip == pytest.approx(total)
     assert total <= LONGEST
+
+
+def steps_in_directions(shares: np.ndarray, mu: float | None, deviation: float = 0.0) -> np.ndarray:
+    """The factors of the steps for classes of these sizes, of which the means differ in the first half of 40 white
+    directions and make 0.8 of the variance there.
+    """
+    rng, m = np.random.default_rng(0), len(shares)
+    facts = Facts(n=20_000, m=m, d=40)
+    options = METHOD.defaults(facts, mu, {})
+    means = rng.normal(size=(40, m)) * np.where(np.arange(40) < 20, math.sqrt(0.8), 0)[:, None]
+    gradient = np.zeros((41, m))
+    gradient[:-1] = -(means - means @ shares[:, None]) * shares
+    gradient[-1] = -options.bias_feature * (shares - 1 / m)
+    gradient *= min(options.gradient_clip / math.sqrt(1 - 1 / m), 1.0)
+    gradient += deviation * rng.normal(size=gradient.shape)
+    return within_classes(gradient - gradient.mean(axis=1, keepdims=True), np.ones(40), 6.0, facts, options)
+
+
+@pytest.mark.parametrize("zipf", [0.0, 1.0])
+def test_steps_are_longer_where_classes_differ_whatever_their_sizes(zipf: float) -> None:
+    shares = np.arange(1, 201) ** -zipf
+    factors = steps_in_directions(shares / shares.sum(), None)
+    assert np.square(factors[:-1]).mean() == pytest.approx(1)
+    assert factors[:15].mean() / factors[25:40].mean() == pytest.approx(1 / (1 - 0.8), rel=0.5 if zipf else 0.2)
+    assert factors[-1] == 1
+
+
+def test_where_noise_hides_the_classes_all_steps_are_equal() -> None:
+    factors = steps_in_directions(np.full(200, 1 / 200), 0.01, deviation=0.05)
+    assert factors == pytest.approx(np.ones(41), abs=0.05)
 
 
 def test_the_shares_follow_the_sizes_of_the_answers() -> None:
