@@ -123,7 +123,7 @@ def command(
 
             common = {each: bool(_before.get(each) or words.get(each)) for each in COMMON}
             stop.stands = when_stopped
-            display.begin(common["as_json"], common["quiet"])
+            display.begin(common["as_json"], common["quiet"], spell)
             if "as_json" in words:
                 words["as_json"] = common["as_json"]
             try:

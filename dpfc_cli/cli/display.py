@@ -29,6 +29,8 @@ quiet = False
 """Whether remarks and progress are left out (`dpfc --quiet`)."""
 program = False
 """Whether a program reads what a command shows (`--json`)."""
+spelling: Callable[[str], str] = str
+"""How the user of a command types the name of a parameter."""
 held: list[str] | None = None
 """Warnings that the JSON object of a command will have; None: they are shown at once."""
 
@@ -49,9 +51,10 @@ def facts(title: str, rows: Sequence[tuple[str, str]], values: Values | None = N
     show(page(title, Rows(rows), values=values))
 
 
-def begin(as_json: bool = False, silent: bool = False) -> None:
+def begin(as_json: bool = False, silent: bool = False, spell: Callable[[str], str] = str) -> None:
     """A command begins or ends. Ctrl-C that Python dropped is seen where there is progress."""
-    global quiet, program, held
+    global quiet, program, held, spelling
+    spelling = spell
     quiet, program, held = silent or as_json, as_json, [] if as_json else None
     progress.wanted, progress.interrupt = not quiet, stop.check
 
@@ -67,6 +70,7 @@ def say(said: str) -> None:
 
 
 def warn(said: str) -> None:
+    said = spelled(said, spelling)
     if held is not None:
         held.append(said)
         return

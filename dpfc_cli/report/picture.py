@@ -74,20 +74,25 @@ def of_heads(
 
 
 def _curves(names: Sequence[str], cards: Sequence[Card], found: Sequence[Evaluation]) -> Curves:
-    """A line for each method, and a level for each head without a guarantee. Heads that differ in their seed alone are
-    one point.
+    """A line for each method with the same options, and a level for each head without a guarantee. Heads that differ in
+    their seed alone are one point.
+
+    Options that are fractions, such as learning rate and damping, may be different at each ε of one line: defaults
+    depend on the noise. Switches, words, whole numbers and shares do not.
     """
     epsilons = [(card.seeded or card).epsilon for card in cards]
-    lines: dict[tuple[str, bool, int], dict[float, Sequence[int]]] = {}
+    lines: dict[tuple[str, bool], dict[tuple[str, int], dict[float, Sequence[int]]]] = {}
     for held in but_for_the_seed(cards):
         card, epsilon = cards[held[0]], epsilons[held[0]]
-        method, seeded = card.method, card.seeded is not None
         if epsilon is not None:
-            # Other heads of one method at one ε are of several lines.
-            run = next(run for run in itertools.count() if epsilon not in lines.get((method, seeded, run), {}))
-            lines.setdefault((method, seeded, run), {})[epsilon] = held
+            options = str(sorted((name, each) for name, each in card.options.items() if not isinstance(each, float)))
+            of_method = lines.setdefault((card.method, card.seeded is not None), {})
+            # Others at one ε are of several lines, too.
+            run = next(run for run in itertools.count() if epsilon not in of_method.get((options, run), {}))
+            of_method.setdefault((options, run), {})[epsilon] = held
     series, several = [], False
-    for (kind, seeded, run), points in lines.items():
+    numbered = [(*of, i, points) for of, each in lines.items() for i, points in enumerate(each.values(), 1)]
+    for kind, seeded, number, points in numbered:
         seeds = {made.seed for held in points.values() for i in held if (made := cards[i].seeded)}
         several |= len(seeds) > 1
         told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {min(seeds, default='')}"
@@ -99,7 +104,7 @@ def _curves(names: Sequence[str], cards: Sequence[Card], found: Sequence[Evaluat
         ]
         series.append(
             Series(
-                label if not run else f"{label}, {run + 1}",
+                label if number == 1 else f"{label}, {number}",
                 list(points),
                 [statistics.mean(each) for each in scores],
                 [low for low, _ in ends],

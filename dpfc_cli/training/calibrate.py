@@ -12,6 +12,7 @@ from typing import Any
 from dpfc_cli.errors import UserError, conflict, parameter, sentence
 from dpfc_cli.memory import WIDE
 from dpfc_cli.methods import AnyMethod
+from dpfc_cli.methods.method import length
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.accounting import Claim, Guarantee, Privacy
 from dpfc_cli.privacy.curator import eta_of
@@ -255,6 +256,13 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
         said.append(
             f"{method.name} learns little with fewer than {method.least_steps} steps: its learning rate is a guess."
         )
+    if getattr(calibrated.options, "raw_features", False) and "learning_rate" not in given:
+        rate, long = calibrated.options.learning_rate, length(facts, given)
+        unit = f"{float(f'{rate * long:.3g}'):g}"
+        said.append(
+            f"the learning rate, {rate:.3g}, assumes feature vectors of length √{facts.d} = {long:.3g}, because theirs "
+            f"is not public. If you know that it is another, give {parameter('learning_rate')}: {unit} divided by it."
+        )
     part = math.fsum(release.rate for release in calibrated.plan.releases)
     if part < 1:
         said.append(
@@ -263,10 +271,10 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
         )
     if kept(calibrated) < POOR:
         signal, noise = signal_and_noise(calibrated)
-        length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
+        far = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
         said.append(
             f"{HIDES}: a class has less signal than there is noise (about {signal:,.0f} "
-            f"{facts.unit}s against noise of length {length}, with {facts.d} dimensions at epsilon = "
+            f"{facts.unit}s against noise of length {far}, with {facts.d} dimensions at epsilon = "
             f"{guarantee.epsilon:g}). {_expected(calibrated)}"
         )
     return said

@@ -212,15 +212,19 @@ def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Standing) -
         # All steps run the same code, and thousands of them take seconds.
         options = replace(options, steps=min(options.steps, REHEARSED))
     facts = replace(calibrated.facts, n=REHEARSED, d=REHEARSED, m=min(REHEARSED, calibrated.facts.m))
-    plan = method.plan(facts, options)
-    oracle = _Rehearsal(plan, facts)
     try:
+        plan = method.plan(facts, options)
+        oracle = _Rehearsal(plan, facts)
         method.solve(oracle, facts, options)
         if oracle.released != len(plan.releases):
             raise PlanError(f"{oracle.released} of {len(plan.releases)} planned releases were asked for")
-    except (PlanError, ValueError, TypeError) as error:
+    except Exception as error:
+        known = isinstance(error, PlanError | ValueError | TypeError)
+        if not known and method.source is None:
+            raise
+        fails = f"fails: {type(error).__name__}: {error}."
         raise unsupported(
-            f"The method {method.name} does not do what it has planned: {sentence(error)}",
+            f"The method {method.name} {f'does not do what it has planned: {sentence(error)}' if known else fails}",
             "Mend the method: what `solve` asks for must be what `plan` states. Nothing was charged.",
             method=method.name,
         ) from error

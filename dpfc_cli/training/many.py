@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from dpfc_cli.errors import Faults, Note, UserError, conflict, counted, parameter, quoted
+from dpfc_cli.errors import Faults, Note, UserError, conflict, counted, parameter, printable, quoted
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
@@ -28,6 +28,7 @@ from dpfc_cli.ledger.facts import Charge
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.options import Option, refuse_unknown, with_hooks
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import charge_of_training, seeded_of
 from dpfc_cli.training.charged import charged_again, charged_before, charged_together, check_charge, question
@@ -105,8 +106,12 @@ class Many:
     @property
     def together(self) -> float | None:
         """ε of `charges` alone, all together; None without a guarantee."""
-        delta = next((each.delta for each in self.charges), None)
-        return None if delta is None else replace(self.after, charges=tuple(self.charges)).epsilon(delta)
+        return self.cost(self.charges)
+
+    def cost(self, charges: Sequence[Charge]) -> float | None:
+        """ε of these alone, all together; None without a guarantee."""
+        delta = next((each.delta for each in charges), None)
+        return None if delta is None else replace(self.after, charges=tuple(charges)).epsilon(delta)
 
     @property
     def rows(self) -> list[TrainedRow]:
@@ -118,11 +123,23 @@ class Many:
 
 
 class _Told(Observer):
-    """Tells an observer of several trainings, and nothing twice. Of all of them it was asked before."""
+    """Tells an observer of several trainings, and nothing twice. Of all of them it was asked before. which: of them is
+    at work.
+    """
 
     def __init__(self, to: Observer, again: bool = False) -> None:
-        self._to, self._again, self.place = to, again, ""
-        self.warn, self.say = cache(to.warn), cache(to.say)  # type: ignore[method-assign]
+        self._to, self._again, self.place, self.which = to, again, "", ""
+        self._warnings: dict[str, dict[str, None]] = {}
+        self.say = cache(to.say)  # type: ignore[method-assign]
+
+    def warn(self, text: str) -> None:
+        self._warnings.setdefault(text, {})[self.which] = None
+
+    def warned(self, of: int) -> None:
+        """Warn now, and say of which, unless it is of all."""
+        for text, which in self._warnings.items():
+            self._to.warn(text if len(which) == of else f"{', '.join(which)}: {text}")
+        self._warnings.clear()
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
         self._to.progress(f"{self.place}{stage}", done, total)
@@ -160,8 +177,11 @@ def plan_many(
     told, book = _Told(observer), read(ledger_path(features.folder))
     runs: dict[str, tuple[Calibrated, Checked | Path]] = {}
     wrong: dict[str, tuple[UserError, list[str]]] = {}
+    names = set[str]()
     for number, setting in enumerate(settings, 1):
         told.place = f"{number} of {len(settings)}: "
+        told.which = _said({name: value for name, value in setting.items() if name != "seed"})
+        names.add(told.which)
         try:
             request = Request(features, **asked, **setting)
             made = calibrated_for(request, told)
@@ -171,8 +191,7 @@ def plan_many(
                 there = None if request.again else _head_of(charge, book, request.folder)
                 runs[charge.digest] = made, there or ready(request, made, told)
         except UserError as error:
-            said = " ".join(f"{parameter(name)} {value}" for name, value in setting.items())
-            wrong.setdefault(str(error), (error, []))[1].append(said)
+            wrong.setdefault(str(error), (error, []))[1].append(_said(setting))
     faults = Faults()
     for fault, which in wrong.values():
         # What is wrong with all is said of none.
@@ -184,10 +203,15 @@ def plan_many(
         what = "An answer of one of these trainings is too large to be kept, and a stop would lose what all have spent."
         raise conflict(what, "Train one by one.")
     check_charge(book, features, *found.charges)
+    told.warned(len(names))
     written = sum(isinstance(each, Path) for _, each in found.runs)
     if others := len(found.runs) - len(found.new) - written:
         observer.say(f"{others} of {len(found.runs)} trainings resume, and nothing more is charged for them.")
     return found
+
+
+def _said(setting: Mapping[str, Any]) -> str:
+    return " ".join(f"{parameter(name)} {value}" for name, value in setting.items())
 
 
 def _head_of(charge: Charge, book: Ledger, folder: Path) -> Path | None:
@@ -230,13 +254,21 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
                 charge = dated[held.charge]
                 each = replace(each, charge=charge, unfinished=Unfinished(charge=charge, answered=0, size=0))
             told.place, start = f"{number + 1} of {len(rows)}: ", time.monotonic()
+            told.which = each.path.name
             trained = run(each, told)
+            told.warned(0)
             known: dict[str, Any] = {"head": str(trained.path), "sha256": trained.sha256}
             rows[number] = replace(rows[number], **known, seconds=time.monotonic() - start)
     except BaseException as stop:
         if began or not isinstance(stop, UserError):
             there, how = sum(each.sha256 is not None for each in rows), " without 'again'" if again else ""
             said = f"The same command{how} goes on with the others, and charges nothing twice."
+            all_of = [each.charge for _, each in many.runs if isinstance(each, Checked)]
+            if began and (spent := many.cost(all_of)) is not None:
+                # What stopped within one training says what that one cost.
+                stop.__notes__ = [each for each in getattr(stop, "__notes__", []) if not isinstance(each, Note)]
+                cost = f"ε = {rounded_up(spent, 6)} was charged for {counted(len(all_of), 'training')} together"
+                stop.add_note(Note(printable(f"{cost} to '{many.book.path}', and stays charged.")))
             stop.add_note(Note(f"{there} of {len(rows)} trainings are done. {said}"))
         raise
     finally:

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.options import takes
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned, calibrate, warnings_of
 from dpfc_cli.training.charged import charged_again, charged_before
 from dpfc_cli.training.check import Checked, check
@@ -39,6 +40,9 @@ def calibrated_for(request: Request, observer: Observer) -> Calibrated:
         observer.say("Calibrating the noise for sampled releases. This takes some seconds.")
 
     calibrated = first = calibrate(request.chosen, request.facts, request.options, request.privacy, slow)
+    if request.privacy.accounting == "zcdp" and calibrated.guarantee is not None:
+        exact = rounded_up(calibrated.guarantee.epsilon, 4)
+        observer.say(f"ε = {request.epsilon:g} by the conversion of zCDP is noise that is worth exactly ε = {exact}.")
     for hook in request.hooks:
         calibrated = hook.choose(request, calibrated, observer)
         if any(getattr(calibrated, each.name) != getattr(first, each.name) for each in fields(Planned)):

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -44,6 +45,12 @@ def test_python_and_the_command_line_make_the_same_head_and_the_same_row(dpfc: D
     first, second = charges()
     differ = {name for name in fields_of(first) if getattr(first, name) != getattr(second, name)}
     assert differ <= {"id", "at", "head"}
+
+
+def test_as_published_says_what_epsilon_is_exactly_and_which_option_to_type(dpfc: Dpfc, features: Path) -> None:
+    told = dpfc("train", "--method", "dp-fc", "--as-published", "--epsilon", "1", "--seed", "1", "--dry-run", ends=0)
+    assert re.search(r"ε = 1 by .* ε = 0\.7\d+\.", told.stderr)
+    assert "--learning-rate" in told.stderr
 
 
 def test_a_dry_run_shows_what_would_be_and_changes_nothing(dpfc: Dpfc, features: Path) -> None:

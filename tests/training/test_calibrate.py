@@ -184,6 +184,10 @@ def test_too_few_steps_and_samples_that_most_records_are_not_in_are_told() -> No
         ("dp-momentum", {"steps": 10, "learning_rate": 1.0}, 0),
         ("dp-adam", {"steps": 10, "sampling_rate": 0.1}, 0),
         ("dp-adam", {"steps": 10, "sampling_rate": 0.09}, 1),
+        # The rate is made for a length of vectors that nobody knows.
+        ("dp-fc", {"as_published": True}, 1),
+        ("dp-fc", {"as_published": True, "learning_rate": 1.0}, 0),
+        ("dp-ls", {"as_published": True}, 0),
     ):
         facts = Facts(n=10_000, m=3, d=4)
         made = calibrate(METHODS[method], facts, given, Privacy(noise_multiplier=5.0))

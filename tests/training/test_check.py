@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
@@ -159,6 +160,17 @@ def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(f
         with refuses("unsupported"):
             check(request(features), calibrated, Observer())
     assert charges(features) == ()
+
+
+def test_what_fails_in_a_method_of_another_package_is_its_own_fault(features: FeatureSet) -> None:
+    def fails(*given: Any) -> Solution:
+        raise NameError("numpy")
+
+    for source, kind in (({"package": "other 1", "sha256": "0" * 64}, UserError), (None, NameError)):
+        method = Method(**{**vars(other_method(fails)), "source": source})
+        with pytest.raises(kind) as refused:
+            check(request(features), calibrate(method, facts_of(features), {}, Privacy(epsilon=1.0)), Observer())
+        assert source is None or all(each in str(refused.value) for each in ("method dp-fc", "NameError: numpy"))
 
 
 def set_of(facts: Facts) -> FeatureSet:

@@ -1,5 +1,6 @@
 """Several trainings of one set: they are charged together or not at all, and nothing is charged twice."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -93,6 +94,9 @@ def test_after_a_stop_the_same_call_makes_what_is_missing_and_charges_nothing(
         with pytest.raises(kind) as stop:
             trained(features)
     assert any("1 of 4 trainings are done" in each for each in notes(stop.value))
+    # What all cost together, and not the one that was stopped.
+    (said,) = re.findall(r"ε = ([\d.]+)", " ".join(notes(stop.value)))
+    assert float(said) == pytest.approx(dpfc_cli.spent(features).epsilon(1e-5), rel=1e-5)
     before, charged, told = files(), charges(features), Listener()
     assert (len(before), len(charged)) == (1, 4)
     # What is spent is spent: a cap that it fills does not stand against the rest.
@@ -137,6 +141,17 @@ def test_what_is_wrong_is_said_of_all_at_once_before_anything_is_charged(feature
     with pytest.raises(TypeError, match="train_many"):
         trained(features, epsilons=[1.0])
     assert (charges(features), files()) == ((), {})
+
+
+def test_a_warning_says_of_which_trainings_it_is_unless_it_is_of_all(features: FeatureSet) -> None:
+    told = Listener()
+    trained(features, told, epsilon=[0.01, 8.0], method=["dp-ls", "dp-fc"], seed=[1, 2])
+    assert len(told.warned) == 3
+    assert [("0.01" in each.split(":")[0], "dp-ls" in each, "dp-fc" in each) for each in told.warned] == [
+        (False, False, False),
+        (True, True, False),
+        (True, False, True),
+    ]
 
 
 def test_records_are_checked_once_for_all(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
