@@ -25,6 +25,8 @@ METHOD = "dp-whitened"
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0)
 VECTORS = "class_vectors.npy"
 
+RESULTS = Path("bench/results/starts.jsonl")
+
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Rows of length 1. Rows of zeros stay."""
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=cells.RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     rows = rows_of(given.data, given.public, given.hostile, given.epsilons)
     if unknown := set(given.rows or rows) - set(rows):

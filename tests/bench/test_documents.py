@@ -75,27 +75,32 @@ def test_the_accuracy(results: dict[str, float]) -> None:
 STARTS = ("cifar100-vit-ti16", "cifar10-vit-ti16-first-1000", "banking77-minilm")
 
 
+@pytest.fixture(scope="module")
+def started() -> dict[str, float]:
+    return cells.read(ROOT / starts.RESULTS)
+
+
 @pytest.mark.parametrize("data", STARTS)
-def test_the_tables_of_starts(results: dict[str, float], data: str) -> None:
+def test_the_tables_of_starts(started: dict[str, float], data: str) -> None:
     rows = starts.rows_of(data, None)
-    made = "\n".join(public.table(rows, starts.EPSILONS, 5, results))
+    made = "\n".join(public.table(rows, starts.EPSILONS, 5, started))
     assert f"\n\n{made}\n\n" in (ROOT / "bench/tables/starts.md").read_text("utf-8")
     page = (ROOT / "docs/extensions/starts.md").read_text("utf-8")
-    assert all(row.removeprefix("|") in page for row in starts.summary(rows, 5, results))
+    assert all(row.removeprefix("|") in page for row in starts.summary(rows, 5, started))
 
 
-def test_the_row_of_a_public_start_among_the_first_figures(results: dict[str, float]) -> None:
+def test_the_row_of_a_public_start_among_the_first_figures(started: dict[str, float]) -> None:
     row = starts.rows_of("cifar100-vit-ti16", None, epsilons=picture.EPSILONS)["start"]
-    found = [[results[replace(cell, seed=seed).key] for seed in range(5)] for cell in row]
+    found = [[started[replace(cell, seed=seed).key] for seed in range(5)] for cell in row]
     said = " | ".join(cells.said(each).replace(" 0.", " .") for each in found)
     assert f"| CIFAR-100, the same with a public start | {said} | " in (ROOT / "docs/heads.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("data", STARTS[1:])
-def test_the_tables_of_wrong_starts(results: dict[str, float], data: str) -> None:
+def test_the_tables_of_wrong_starts(started: dict[str, float], data: str) -> None:
     rows = starts.rows_of(data, None, Path("folder"), (0.1, 0.5))
     del rows["right"]
-    made = "\n".join(public.table(rows, (0.1, 0.5), 5, results))
+    made = "\n".join(public.table(rows, (0.1, 0.5), 5, started))
     assert f"\n\n{made}\n" in (ROOT / "bench/tables/starts.md").read_text("utf-8")
 
 
