@@ -101,11 +101,12 @@ class UserError(Exception):
 
     `str(error)` is both texts, `printable`, the remedy as `in_python` says it. `full` is `what` with all that
     is `secret`, for a file of whoever holds the records (`annotations.broken`); None if nothing is. `problems`: of
-    several errors in one (`Faults`) what is wrong and what to do about it, a line each.
+    several errors in one (`Faults`) what is wrong and what to do about it, a line each. `causes`: these errors.
 
     """
 
     problems: tuple[str, ...] = ()
+    causes: tuple["UserError", ...] = ()
 
     def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
         named = {"parameter": _PARAMETER.search(f"{what} {remedy}"), "path": _QUOTED.search(f"{what} {remedy}")}
@@ -120,7 +121,8 @@ class UserError(Exception):
 
     @property
     def exit_code(self) -> int:
-        return _ENDINGS.get(self.code, 2)
+        codes = {each.exit_code for each in self.causes} or {_ENDINGS.get(self.code, 2)}
+        return codes.pop() if len(codes) == 1 else 2
 
     def __str__(self) -> str:
         remedies = map(in_python, self.problems or (self.remedy,))
@@ -129,6 +131,14 @@ class UserError(Exception):
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
         return spelled(self.what, spell), spelled(self.remedy, spell)
+
+    def listed(self, spell: Callable[[str], str]) -> list[dict[str, object]]:
+        """`causes` as JSON-able values, spelled like `text`."""
+        named = ((each, *each.text(spell)) for each in self.causes)
+        return [
+            {"code": each.code, "message": what.replace(GUARDED, "").strip(), "remedy": remedy, "fields": each.fields}
+            for each, what, remedy in named
+        ]
 
 
 conflict = partial(UserError, code="conflict")
@@ -170,9 +180,9 @@ class Faults:
             " ".join(lines),
             code=self.found[0].code,
             **self.found[0].fields,
-            problems=[{"code": error.code, "message": what, "fields": error.fields} for what, error in listed],
         )
-        found.problems = lines
+        found.problems, found.causes = lines, tuple(self.found)
+        found.fields["problems"] = found.listed(str)
         fulls = [error.full or what for what, error in listed]
         found.full = "\n".join(fulls) if any(error.full for error in self.found) else None
         raise found

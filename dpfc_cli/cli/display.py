@@ -87,7 +87,8 @@ def fail(error: UserError, notes: Sequence[str] = (), spell: Callable[[str], str
     progress.close()
     if as_json:
         said = {"code": error.code, "exit_code": error.exit_code, "message": what, "notes": list(notes)}
-        _print_json({"error": {**said, "remedy": remedy, "fields": error.fields}, "warnings": held or []}, sys.stderr)
+        fields = {**error.fields, **({"problems": error.listed(spell)} if error.causes else {})}
+        _print_json({"error": {**said, "remedy": remedy, "fields": fields}, "warnings": held or []}, sys.stderr)
     else:
         err.print(Text.assemble(("Error:", "red"), " ", text(what)))
         for each in filter(None, (*notes, *([spelled(text, spell) for text in error.problems] or [remedy]))):

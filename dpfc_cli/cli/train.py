@@ -119,14 +119,16 @@ def train(
             trained = run(checked, observer)
             rows = [row_of(checked.calibrated, trained.path, trained.sha256, time.monotonic() - start)]
             stop.stands = trained.charged.stands
-    if several and dry_run:
-        display.show(trainings.document(found, many.rows, (), many), full)
-        return
     if dry_run:
-        if (refused := refused_again(checked)) is not None:
+        if (refused := many.refused if several else refused_again(checked)) is not None:
             observer.warn(f"{refused.what} That needs --again.")
-        _show_plan(checked, as_json, full)
+        if several:
+            display.show(trainings.document(found, many.rows, (), many), full)
+        else:
+            _show_plan(checked, as_json, full)
         return
+    if as_json and (score or plot is not None):
+        observer.warn("the accuracy on the test split is exact, and not protected.")
     scores, picture = trainings.scored(rows, found) if score or plot is not None else ((), None)
     if several:
         display.show(trainings.document(found, rows, scores), full)

@@ -145,7 +145,7 @@ class Scorer:
         return taken
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Head(Scorer, Told):
     """A linear classifier of feature vectors, with its card.
 

@@ -314,11 +314,11 @@ def charged_before(ledger: Ledger, charge: Charge) -> list[Charge]:
     return [each for each in ledger.charges if asked(each) == asked(charge)]
 
 
-def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None:
+def charged_again(ledger: Ledger, charge: Charge, name: str, cost: str = "") -> UserError | None:
     """The refusal to charge the same training or private evaluation once more; None if it was not charged before.
 
     Without a guarantee it matters what became of it, because only a head is lost. charge: what would be charged. name:
-    of the set.
+    of the set. cost: what all of several charges would cost, as `question` says it; none: of this one alone.
     """
     same = charged_before(ledger, charge)
     ends = [end for each in same if (end := ledger.outcome(each.id)) is not None and end.state == "written"]
@@ -327,7 +327,7 @@ def charged_again(ledger: Ledger, charge: Charge, name: str) -> UserError | None
     training = charge.method != EVALUATION
     runs = not ends and (not training or any(kept.is_held(ledger.path, each.id) for each in same))
     became = "has not ended" if not ends else f"its head is '{ends[0].head}'" if ends[0].head else "has ended"
-    cost = question(charge, name, ledger.with_facts(charge).account_of(charge.set))
+    cost = cost or question(charge, name, ledger.with_facts(charge).account_of(charge.set))
     cost += "" if charge.private else ", for the same head to the bit"
     had = "" if training or not ends else " What it released is kept: 'dpfc evaluate --released' costs nothing."
     wait = "Wait for its end. Or give" if runs else "Give"

@@ -114,6 +114,20 @@ class Many:
         return None if delta is None else replace(self.after, charges=tuple(charges)).epsilon(delta)
 
     @property
+    def question(self) -> str:
+        """What all charges cost, as it is asked before."""
+        total = structs.replace(self.charges[0], epsilon=self.together)
+        return question(total, f"{self.features.name} by {counted(len(self.charges), 'training')}", self.after)
+
+    @property
+    def refused(self) -> UserError | None:
+        """The refusal to charge the first of them that was charged before; None: all are new, or may be made again."""
+        if any(each.request.again for each in self.new):
+            return None
+        found = (charged_again(self.book, each, self.features.name, self.question) for each in self.charges)
+        return next((each for each in found if each is not None), None)
+
+    @property
     def rows(self) -> list[TrainedRow]:
         """As they stand."""
         return [
@@ -230,15 +244,13 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
     UserError: the observer said no, the charge was refused, or a training failed as `run` says. KeyboardInterrupt,
     Exception: it was stopped. A note of the exception says how many have their heads.
     """
-    rows, charges, name = many.rows, many.charges, many.features.name
+    rows, charges = many.rows, many.charges
     paid, again, began = dict[str, Answers](), any(each.request.again for each in many.new), not charges
     if charges:
-        refused = [] if again else [no for each in charges if (no := charged_again(many.book, each, name)) is not None]
-        total = structs.replace(charges[0], epsilon=many.together)
-        asked = question(total, f"{name} by {counted(len(charges), 'training')}", many.after)
-        if not observer.confirm(asked, next(iter(refused), None)):
-            raise next(iter(refused), UserError("Nothing was charged.", "No head was written.", code="declined"))
-        again = again or bool(refused)
+        refused = many.refused
+        if not observer.confirm(many.question, refused):
+            raise refused or UserError("Nothing was charged.", "No head was written.", code="declined")
+        again = again or refused is not None
     told = _Told(observer, again)
     try:
         if charges and charges[0].private:

@@ -130,6 +130,9 @@ def test_what_is_wrong_is_said_of_all_at_once_before_anything_is_charged(feature
     with pytest.raises(UserError) as refused:
         trained(features, epsilon=[1.0, 500.0], method=["dp-ls", "dp-lss"])
     assert len(refused.value.problems) == 2
+    said = refused.value.fields["problems"]
+    assert isinstance(said, list)
+    assert all(each["remedy"] and "‹" not in str(each) for each in said)
     assert all(each in str(refused.value) for each in ("500.0", "dp-lss"))
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: trained(features, out="one.safetensors"), "conflict"),
@@ -170,3 +173,15 @@ def test_no_two_of_them_write_one_file_and_none_is_made_twice(features: FeatureS
     again = trained(features, epsilon=[1.00001, 1.00002], method="auto", out="study", again=True)
     assert (len(files()), len(charges(features))) == (4, 4)
     assert {each.head for each in again}.isdisjoint(each.head for each in rows)
+
+
+def test_a_refusal_says_what_all_of_them_would_cost(features: FeatureSet) -> None:
+    values = {name: FOUR[name] for name in ("epsilon", "method")}
+    assert plan_many(features, values, {"by": "me"}, Listener()).refused is None
+    Path("elsewhere").mkdir()
+    alone: dict[str, Any] = {"epsilon": 1.0, "method": "dp-ls", "by": "me", "out": "elsewhere/one.safetensors"}
+    dpfc_cli.train(features, **alone, observer=Listener())
+    found = plan_many(features, values, {"by": "me"}, Listener())
+    assert found.refused is not None
+    assert found.question in found.refused.remedy
+    assert plan_many(features, values, {"by": "me", "again": True}, Listener()).refused is None
