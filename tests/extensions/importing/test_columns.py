@@ -200,7 +200,7 @@ def test_what_the_other_formats_do_not_use_is_named_too(tmp_path: Path) -> None:
     written(tmp_path / "splits", "more", "notes.txt")
     said, more = found(tmp_path / "splits").remarks
     assert (said.endswith(": 'val'."), more) == (True, "Left out: 1 file (1 .txt).")
-    held: dict[str, Any] = {"X": X, "y": np.arange(4), "X_val": X, "age": np.arange(4)}
+    held: dict[str, Any] = {"X": X, "y": np.arange(4), "scores": X, "age": np.arange(4)}
     np.savez(tmp_path / "a.npz", **held)
     save_file(held, tmp_path / "a.safetensors")
     (tmp_path / "arrays").mkdir()
@@ -209,7 +209,7 @@ def test_what_the_other_formats_do_not_use_is_named_too(tmp_path: Path) -> None:
     for source in ("a.npz", "a.safetensors", "arrays"):
         told = list[str]()
         import_features(tmp_path / source, tmp_path / f"set of {source}", classes=4, warn=told.append)
-        assert told == ["Left out: 2 arrays ('X_val', 'age')."]
+        assert told == ["Left out: 2 arrays ('age', 'scores')."]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
