@@ -1,8 +1,11 @@
 """Between noise and ε, before there is a training."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from dpfc_cli.errors import UserError, sentence
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
@@ -15,8 +18,18 @@ _SAMPLES = METHODS["dp-sgd"]
 """A method that samples, whose releases are equal."""
 
 
+@contextmanager
+def _refused() -> Iterator[None]:
+    """UserError where a value is out of range, or has no figure."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(sentence(error), "Give another number.") from error
+
+
+@_refused()
 def epsilon_of(*, noise_multiplier: float, releases: int, delta: float, sampling_rate: float = 1.0) -> float:
-    """ε at δ of equal releases; infinity where it is too large (above 450). ValueError where a value is out of range.
+    """ε at δ of equal releases; infinity where it is too large (above 450). UserError where a value is out of range.
 
     It is exact over all records, and an upper bound over Poisson samples, where an ε needs a σ of at least 0.2.
 
@@ -38,6 +51,7 @@ def epsilon_of(*, noise_multiplier: float, releases: int, delta: float, sampling
     return poisson.epsilon_for([Sampled(sigma=noise_multiplier, rate=sampling_rate, times=releases)], 0.0, delta)
 
 
+@_refused()
 def noise_multiplier_of(*, epsilon: float, releases: int, delta: float, sampling_rate: float = 1.0) -> float:
     """The noise multiplier with which equal releases cost ε at δ: the inverse of `epsilon_of`, with its errors."""
     _check(releases, sampling_rate)

@@ -321,6 +321,11 @@ _ELSEWHERE = {
     "random_state": "Did you mean 'seed'? It ends the guarantee.",
     "cap": "A function sets it: set_cap.",
     "lr": "Did you mean 'learning_rate'?",
+    "sigma": "Did you mean 'noise_multiplier'?",
+    "max_grad_norm": "Did you mean 'gradient_clip'?",
+    "epochs": "Did you mean 'steps'?",
+    "steps": "Did you mean 'releases'?",
+    "sample_rate": "Did you mean 'sampling_rate'?",
 }
 """What is said of options that others have."""
 

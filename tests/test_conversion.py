@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.conversion import conversions, epsilon_of, noise_multiplier_of
+from dpfc_cli.errors import UserError
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Privacy, zcdp_epsilon
 from dpfc_cli.privacy.facts import Facts
@@ -74,12 +75,12 @@ def test_samples_cost_what_a_training_on_them_claims() -> None:
 
 def test_what_is_no_noise_and_no_release_is_refused() -> None:
     for rate in (0.0, 1.1, math.nan):
-        with pytest.raises(ValueError, match="sampling rate"):
+        with pytest.raises(UserError, match="sampling rate"):
             epsilon_of(noise_multiplier=1.0, releases=1, delta=1e-5, sampling_rate=rate)
     for sigma in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="noise multiplier"):
+        with pytest.raises(UserError, match="noise multiplier"):
             epsilon_of(noise_multiplier=sigma, releases=1, delta=1e-5)
-    with pytest.raises(ValueError, match="release"):
+    with pytest.raises(UserError, match="release"):
         epsilon_of(noise_multiplier=1.0, releases=0, delta=1e-5)
-    with pytest.raises(ValueError, match="release"):
+    with pytest.raises(UserError, match="release"):
         noise_multiplier_of(epsilon=1.0, releases=0, delta=1e-5)

@@ -115,7 +115,7 @@ def test_noise_and_epsilon_are_converted_as_the_golden_figures_say() -> None:
     assert dpfc.epsilon_of(noise_multiplier=10, releases=11, delta=1e-5) == pytest.approx(1.264, abs=5e-4)
     back = dpfc.noise_multiplier_of(epsilon=1.0, releases=11, delta=1e-5)
     assert dpfc.epsilon_of(noise_multiplier=back, releases=11, delta=1e-5) == pytest.approx(1.0, rel=1e-6)
-    with pytest.raises(ValueError, match="delta"):
+    with pytest.raises(dpfc.UserError, match="Delta"):
         dpfc.epsilon_of(noise_multiplier=10, releases=11, delta=2.0)
 
 

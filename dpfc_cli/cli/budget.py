@@ -10,7 +10,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import JSON, feature_set, one_of
-from dpfc_cli.errors import conflict, missing, parameter, quoted, sentence
+from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 from dpfc_cli.options import SMALLEST, Option
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON
@@ -137,8 +137,9 @@ def _converted(
 
     try:
         rows = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps, sampling_rate=rate)
-    except ValueError as error:
-        raise conflict(sentence(error), "Give other numbers.", parameter="sampling_rate") from error
+    except UserError as error:
+        error.fields.setdefault("parameter", "sampling_rate")
+        raise
     wanted, shown = ("epsilon", _epsilon) if sigma is not None else ("sigma", rounding.sigma)
     given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
     alike: dict[tuple[str, ...], list[str]] = {}
