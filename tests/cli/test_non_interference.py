@@ -311,7 +311,7 @@ CARD = {
     "unlabelled.backbone.name": "the backbone's",
     "class_similarity.name": "the name of a file",
     "class_similarity.sha256": "of public class vectors",
-    "class_similarity.says": "what kind of file it is",
+    "class_similarity.holds": "what kind of file it is",
     "public_head.name": "the name of a file",
     "public_head.sha256": "of public class vectors",
     "public_head.classes": "of public class vectors",

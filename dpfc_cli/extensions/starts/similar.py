@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from dpfc_cli.annotations.classes import by_name
+from dpfc_cli.annotations.classes import by_name, plain
 from dpfc_cli.annotations.csv_files import csv_in
 from dpfc_cli.arrays import BROKEN
 from dpfc_cli.errors import UserError, conflict, missing, quoted
@@ -21,14 +21,14 @@ from dpfc_cli.records.card import Card, Part, Said
 
 
 class ClassSimilarity(Part):
-    """A file that said which classes are alike. says: what it has of each class."""
+    """A file that said which classes are alike. holds: what it has of the classes."""
 
     name: str
     sha256: str
-    says: Literal["a group", "a vector"]
+    holds: Literal["groups", "vectors"]
 
     def trained(self, card: Card) -> Said:
-        said = f"{self.name} with {self.says} for each class (SHA-256 {self.sha256[:12]}…)"
+        said = f"{self.name}, {self.holds} of the classes (SHA-256 {self.sha256[:12]}…)"
         return [("similar classes", f"{said}; the operator asserts that it is public")]
 
 
@@ -60,7 +60,7 @@ def similarity_in(path: Path, classes: tuple[str, ...]) -> tuple[Similarity, Cla
     taken = taken / np.maximum(np.abs(taken).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
     if axes(taken) is None:
         raise _unfit(path, "it does not tell any two classes apart")
-    said = ClassSimilarity(name=path.name, sha256=sha256_of(path), says="a group" if grouped else "a vector")
+    said = ClassSimilarity(name=path.name, sha256=sha256_of(path), holds="groups" if grouped else "vectors")
     return Similarity(vectors=np.asarray(taken, np.float32)), said
 
 
@@ -72,9 +72,10 @@ def _groups(path: Path) -> tuple[list[str], np.ndarray]:
     rows = [[values[columns.index(name)].strip() for name in ("class", "group")] for _, values in table.rows]
     if empty := [name for name, group in rows if not group]:
         raise ValueError(f"{empty[0]!r} has no group")
-    names = sorted({group for _, group in rows})
+    # Groups are compared as classes are: without regard to capitals and spaces.
+    names = sorted({plain(group) for _, group in rows})
     vectors = np.zeros((len(rows), len(names)), np.float32)
-    vectors[np.arange(len(rows)), [names.index(group) for _, group in rows]] = 1
+    vectors[np.arange(len(rows)), [names.index(plain(group)) for _, group in rows]] = 1
     return [name for name, _ in rows], vectors
 
 

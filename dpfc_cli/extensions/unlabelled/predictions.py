@@ -73,7 +73,8 @@ def adapted(head: Head, source: Source, progress: Progress | None) -> tuple[Head
     if not better.share:
         return head, Held(source, blocks, f"Not adapted: it is not clear that {records} would make the head better.")
     remark = (
-        f"Adapted to {records}, which have {better.share:.0%} of the scores. The private loss falls by about "
+        f"Adapted to {records}: {better.share:.0%} of each score comes from them, the rest from the head as it was "
+        f"trained. The private loss falls by about "
         f"{better.gain:.2g} ± {better.deviation:.1g}. A prediction depends on what is predicted together, and says "
         "something of it."
     )

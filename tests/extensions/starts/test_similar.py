@@ -25,14 +25,16 @@ def groups(path: Path, text: str) -> Path:
 
 
 def test_groups_and_vectors_are_those_of_the_named_classes(tmp_path: Path) -> None:
-    made = groups(tmp_path / "g.csv", "Class,group,note\nwolf,dogs,\nRED_FOX,dogs,x\notter,weasels,\nbear,bears,\n")
+    made = groups(
+        tmp_path / "g.csv", "Class,group,note\nwolf,Wild Dogs,\nRED_FOX,wild_dogs,x\notter,weasels,\nbear,bears,\n"
+    )
     found, said = similarity_in(made, CLASSES)
     assert (found.vectors @ found.vectors.T).tolist() == [[1, 0, 0], [0, 1, 1], [0, 1, 1]]
-    assert said.says == "a group"
+    assert said.holds == "groups"
     rows = np.array([[1, 0], [0, 4], [0, 2]], np.float32)
     found, said = similarity_in(saved(tmp_path / "v.safetensors", rows, ("Wolf", "otter", "red fox")), CLASSES)
     assert found.vectors.tolist() == [[0, 1], [0, 1], [1, 0]]
-    assert said.says == "a vector"
+    assert said.holds == "vectors"
 
 
 @pytest.mark.parametrize(
