@@ -27,7 +27,8 @@ from dpfc_cli.files import json_in
 from dpfc_cli.reading import unread
 from dpfc_cli.structs import Count, Digest, Fault, Fraction, Id, Open, Record, Scalar, Values, decoded, encoded
 
-MANIFEST = "manifest.json"
+MANIFEST, SETTINGS = "manifest.json", "settings.json"
+"""The names of the description of a set, and of the file in which an unfinished set says what it is made of and how."""
 VERSION = 1
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
