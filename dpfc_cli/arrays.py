@@ -106,12 +106,14 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         raise unread(path, error, f"a complete {path.suffix.lower()} file", remedy) from error
 
 
-def npy(path: Path, stack: ExitStack) -> dict[str, Array]:
-    path = _here(path, stack)
-    # np.load would accept other formats under this name, too, and pass over what lies behind the array.
-    with path.open("rb") as file:
-        _sized(file, path.stat().st_size)
-    array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+def npy(path: Path, _: ExitStack) -> dict[str, Array]:
+    # What is mapped stays when its name is gone.
+    with ExitStack() as stack:
+        path = _here(path, stack)
+        # np.load would accept other formats under this name, too, and pass over what lies behind the array.
+        with path.open("rb") as file:
+            _sized(file, path.stat().st_size)
+        array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     return {path.stem: Array(array.shape, array.dtype, sliced(array))}
 
 

@@ -19,8 +19,9 @@ from dpfc_cli.errors import UserError, quoted, unsupported
 
 GROUP = "dpfc.places"
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_SECRET = re.compile(r"[^/]*@|[^?]*\?[^/]*=")
-"""What stands behind a scheme, and may be a secret: a user before the first slash, or a query with values."""
+_SECRET = re.compile(r"(?!arn:)[^/]*[@:]|[^?]*\?[^/]*=")
+"""What stands behind a scheme, and may be a secret: a user or a password before the first slash (a password may have
+slashes itself), or a query with values. A bucket of Amazon may be called `arn:…`."""
 
 
 class Entry(Protocol):

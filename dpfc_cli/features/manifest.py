@@ -12,6 +12,7 @@ else.
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ class Shard(Record):
     sha256: str
 
 
-class SplitFacts(Record, omit_defaults=True):
+class SplitFacts(Record, omit_defaults=True, dict=True):
     """One split: its number of records, and its shards in the order of the records.
 
     groups: the number of groups, if the set is grouped.
@@ -60,6 +61,11 @@ class SplitFacts(Record, omit_defaults=True):
     n: Count
     shards: Annotated[tuple[Shard, ...], Meta(min_length=1)]
     groups: Count | None = None
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The number of the first record of each shard, and at last `n`."""
+        return [0, *itertools.accumulate(shard.rows for shard in self.shards)]
 
 
 class Identity(Open):
@@ -173,10 +179,9 @@ def fingerprint_of(backbone: Values, classes: Sequence[str], dim: int, dtype: st
 def _file_name(value: str) -> bool:
     """Whether it names a file in the folder of the set, and nothing elsewhere."""
     try:
-        encoded = os.fsencode(value)
+        return value not in ("", ".", "..") and not {*os.fsencode(value)} & {*b"/\0"}
     except UnicodeEncodeError:
         return False
-    return Path(value).name == value and value != ".." and b"\0" not in encoded
 
 
 def load(folder: Path) -> Manifest:

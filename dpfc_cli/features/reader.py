@@ -2,8 +2,8 @@
 
 import copy
 import hashlib
-import itertools
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -364,11 +364,10 @@ def _cut(
 
 def _starts(facts: SplitFacts, records: range | None = None) -> list[tuple[Shard, int]]:
     """Each shard with the number of its first record. records: only those that hold some of these."""
-    ends = itertools.accumulate(shard.rows for shard in facts.shards)
-    every = ((shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True))
-    if records is None:
-        return list(every)
-    return [each for each in every if each[1] < records.stop and records.start < each[1] + each[0].rows]
+    starts, first, last = facts.starts, 0, len(facts.shards)
+    if records is not None:
+        first, last = bisect_right(starts, records.start) - 1, bisect_left(starts, records.stop)
+    return list(zip(facts.shards[first:last], starts[first:last], strict=False))
 
 
 def _joined(pieces: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:

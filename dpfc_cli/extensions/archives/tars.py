@@ -103,8 +103,12 @@ def members(path: Path, file: BinaryIO) -> Iterator[Member]:
     be read elsewhere meanwhile. Raises UserError if it is damaged or not a tar archive.
     """
     how: dict[str, Any] = {"mode": "r:", "errors": "backslashreplace", "tarinfo": Header}
+    with reading(path):
+        # Before a buffer is filled: it would be dropped.
+        whole = file.seek(0, io.SEEK_END)
+        file.seek(0)
     with reading(path), tarfile.open(fileobj=file, **how) as archive:
-        for member in _regular(archive):
+        for member in _regular(archive, whole):
             if not any(map(is_clutter, member.name.split("/"))):
                 yield Member(member.name, member.offset_data, member.size)
 
@@ -115,10 +119,9 @@ def reading(path: Path) -> AbstractContextManager[None]:
     return readable(path, "a tar archive", remedy, *UNPACKING)
 
 
-def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The regular files of an archive. ValueError if it is damaged, or has others beside folders."""
-    archive.fileobj.seek(0, io.SEEK_END)  # type: ignore[call-arg]
-    end, whole = -1, archive.fileobj.tell()
+def _regular(archive: tarfile.TarFile, whole: int) -> Iterator[tarfile.TarInfo]:
+    """The regular files of an archive of `whole` bytes. ValueError if it is damaged, or has others beside folders."""
+    end = -1
     while (member := archive.next()) is not None:
         # The archive would remember every member, and there may be millions.
         archive.members = []  # type: ignore[attr-defined]
