@@ -123,7 +123,7 @@ def train(
         if (refused := many.refused if several else refused_again(checked)) is not None:
             observer.warn(f"{refused.what} That needs --again.")
         if several:
-            display.show(trainings.document(found, many.rows, (), many), full)
+            display.show(trainings.document(many, many.rows, dry_run=True), full)
         else:
             _show_plan(checked, as_json, full)
         return
@@ -131,7 +131,7 @@ def train(
         observer.warn("the accuracy on the test split is exact, and not protected.")
     scores, picture = trainings.scored(rows, found) if score or plot is not None else ((), None)
     if several:
-        display.show(trainings.document(found, rows, scores), full)
+        display.show(trainings.document(many, rows, scores, dry_run=False), full)
     else:
         _show_head(trained, trainings.values(rows, scores)[0], as_json, full, features)
     if plot is not None and draw is not None:

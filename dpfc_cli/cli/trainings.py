@@ -40,18 +40,18 @@ def values(rows: Sequence["TrainedRow"], scores: Sequence["Evaluation"] = ()) ->
 
 
 def document(
-    features: "FeatureSet", rows: Sequence["TrainedRow"], scores: Sequence["Evaluation"], many: "Many | None" = None
+    many: "Many", rows: Sequence["TrainedRow"], scores: Sequence["Evaluation"] = (), *, dry_run: bool
 ) -> Document:
-    """A row for each training, and what all cost. many: they are not charged yet."""
+    """A row for each training, and what all cost. dry_run: they are not charged yet."""
+    features, together = many.features, many.together
     book, delta = read(ledger_path(features.folder)), next((each.delta for each in rows if each.delta), None)
-    spent = book.account_of(features.manifest.id) if many is None else many.after
-    together = None if many is None else many.together
-    told: dict[str, Json] = {"schema": "dpfc/trainings/1", "features": str(features.folder), "dry_run": bool(many)}
+    spent = many.after if dry_run else book.account_of(features.manifest.id)
+    told: dict[str, Json] = {"schema": "dpfc/trainings/1", "features": str(features.folder), "dry_run": dry_run}
     told |= {"trainings": values(rows, scores), "together": together, "spent_epsilon": None, "spent": None}
     said = [("features", str(features.folder))]
     if delta is not None:
         said += [("these together", rounding.cost(together, delta))] if together else []
-        said.append(("spent with these" if many else "spent so far", spent.summed(delta)))
+        said.append(("spent with these" if dry_run else "spent so far", spent.summed(delta)))
         said += [("then", left)] if (left := account.left(spent, delta)) is not None else []
         told |= {"spent_epsilon": spent.epsilon(delta), "spent": account.values(spent, book, (delta,))}
     shown = []
@@ -62,5 +62,5 @@ def document(
         shown.append([*row, "there" if each.sha256 else "–"] if each.seconds is None else [*row, f"{each.seconds:.1f}"])
     columns = ("head", "method", "epsilon", "seed", *["accuracy"] * bool(scores), "seconds")
     words = [Words("Accuracy on the test split: exact figures, not protected.")] if scores else []
-    title = "Nothing was charged. These trainings would be" if many else "Trainings"
+    title = "Nothing was charged. These trainings would be" if dry_run else "Trainings"
     return page(title, Rows(said), Table(columns, shown, left=2), *words, values=told)

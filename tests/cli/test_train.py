@@ -141,6 +141,8 @@ def test_several_trainings_are_one_question_and_one_table(dpfc: Dpfc, features: 
     shown = dpfc(*line, *plot, answer="y\n", ends=0)
     told = json.loads(dpfc(*line, "--score", "--json", ends=0).stdout)
     assert len(charges()) == 4
+    assert "these together" in one_line(shown.stdout)
+    assert told["together"] is None
     assert planned["spent_epsilon"] == told["spent_epsilon"] == pytest.approx(planned["together"])
     study = sorted(map(str, Path("study").iterdir()))
     lines = (("list", "study"), ("evaluate", *study))
