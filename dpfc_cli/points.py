@@ -30,9 +30,15 @@ from dpfc_cli.errors import UserError, unsupported
 
 
 @functools.cache
+def installed() -> Any:
+    """The entry points of all packages. To look through hundreds of them takes long, so it is done once."""
+    return entry_points()
+
+
+@functools.cache
 def added(group: str) -> dict[str, EntryPoint]:
     """What was added to a group, by name. Nothing is imported."""
-    return {each.name: each for each in entry_points(group=group)}
+    return {each.name: each for each in installed().select(group=group)}
 
 
 def package_of(entry: EntryPoint) -> str:
