@@ -20,7 +20,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -116,9 +116,13 @@ def files_in(pattern: str, suffix: str) -> list[Path]:
     with answered(place):
         if place.is_dir():
             listed = [(pattern, sorted(each for each in all_below(place) if each.name.endswith(suffix)))]
+        elif remote(place) is None:
+            listed = [(name, _matching(name)) for name in expanded(str(place))]
+        elif place.is_file():
+            listed = [(pattern, [place])]
         else:
-            matching = _matching if remote(place) is None else partial(_matching_at, cache(sizes_below))
-            listed = [(name, matching(name)) for name in expanded(str(place))]
+            urls = cache(_urls_in)
+            listed = [(name, _matching_at(urls, name)) for name in expanded(str(place))]
     lacking = next((name for name, paths in listed if not paths), None)
     if lacking is not None:
         raise missing(
@@ -177,10 +181,15 @@ def _matching(name: str) -> list[Path]:
     return [Path(each) for each in names if os.path.isfile(each)]
 
 
-def _matching_at(below: Callable[[Path], dict[str, int]], name: str) -> list[Path]:
-    """The files at a URL that fit one name. below: `sizes_below`, so that each folder is listed once."""
+def _urls_in(folder: Path, below: bool) -> set[str]:
+    far = remote(folder)
+    return set() if far is None else {entry.path for entry in far.entries(below=below) if not entry.is_dir()}
+
+
+def _matching_at(urls: Callable[[Path, bool], set[str]], name: str) -> list[Path]:
+    """The files at a URL that fit one name. urls: of those in a folder, and at any depth; each is listed once."""
     if not glob.has_magic(name):
-        return [path] if str(path := place_of(name)) in below(path.parent) else []
+        return [path] if str(path := place_of(name)) in urls(path.parent, False) else []
     wanted = name.split("/")
     folder = place_of("/".join(itertools.takewhile(lambda part: not glob.has_magic(part), wanted)))
 
@@ -191,7 +200,7 @@ def _matching_at(below: Callable[[Path], dict[str, int]], name: str) -> list[Pat
             fnmatch.fnmatchcase(part, form) and (form[:1] == "." or part[:1] != ".") for part, form in parts
         )
 
-    return [place_of(found) for found in sorted(filter(fits, below(folder)))]
+    return [place_of(found) for found in sorted(filter(fits, urls(folder, glob.has_magic(name.rpartition("/")[0]))))]
 
 
 def all_below(folder: Path) -> Iterator[Path]:

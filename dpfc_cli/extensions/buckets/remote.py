@@ -56,9 +56,9 @@ class Place(ProxyUPath):
         top = f"{self.path.rstrip('/')}/"
         for info in found:
             name = info["name"].removeprefix(top)
-            # A key that ends in a slash stands for a folder without files.
-            if name and not (below and name.endswith("/")) and info["name"] != top:
-                yield Listed(name.rstrip("/"), f"{self}/{name}", info)
+            # A key that ends in a slash stands for a folder without files, and a file is listed in itself.
+            if name not in ("", info["name"]) and not (below and name.endswith("/")):
+                yield Listed(name.rstrip("/"), f"{self.protocol}://{top}{name}", info)
 
     def bytes_from(self, start: int = 0, stop: int | None = None) -> bytes:
         with _in_our_words(self):

@@ -166,8 +166,11 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         )
     below: dict[str, list[Path]] = {}
     skipped: list[OSError] = []
-    found_at = ((at, name) for at, _, names in os.walk(folder, onerror=skipped.append) for name in sorted(names))
-    there = (Path(*each) for each in found_at) if remote(folder) is None else map(place_of, sizes_below(folder))
+    if remote(folder) is None:
+        walked = os.walk(folder, onerror=skipped.append)
+        there = [Path(at, name) for at, _, names in walked for name in sorted(names)]
+    else:
+        there = [*map(place_of, sizes_below(folder))]
     for path in there:
         if path.name.endswith(ENDINGS) and not path.name.startswith("."):
             below.setdefault(composed(path.stem), []).append(path)

@@ -74,6 +74,22 @@ def test_a_head_of_a_set_in_a_bucket_is_that_of_a_local_one_to_the_bit(
     assert "ward" in dpfc("budget", "--features", there, ends=0).stdout
 
 
+def test_a_pass_takes_one_request_for_each_shard_and_verifying_it_no_more(
+    bucket: Bucket, asked: Callable[[], list[str]]
+) -> None:
+    w = writer(bucket.url("set"))
+    make(w)
+    w.finish()
+    found = FeatureSet(bucket.url("set"))
+    asked()
+    for split, shards in (("train", 4), ("test", 2)):
+        for use in (lambda name: [*found.stream(name)(3)], found.verify):
+            use(split)
+            assert len(asked()) == shards
+    found.is_same()
+    assert len(asked()) == 1
+
+
 def test_a_set_that_was_begun_goes_on_with_the_shards_that_are_there(bucket: Bucket, tmp_path: Path) -> None:
     url = bucket.url("set")
     with closing(writer(url)) as first:
