@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from upath.extensions import ProxyUPath
 
+from dpfc_cli.errors import unsupported
+
 AHEAD = 8 << 20
 """Bytes that are read at once from a file that is read from its beginning on."""
 
@@ -85,6 +87,8 @@ class Place(ProxyUPath):
         return file if "b" in mode else io.TextIOWrapper(file, encoding=encoding, **more)
 
     def make(self, data: bytes) -> bool:
+        if self.protocol == "hf":
+            raise unsupported("Nothing can be made at hf://: it knows no conditional writes.", "Choose another place.")
         with _in_our_words(self):
             try:
                 self.fs.pipe_file(self.path, data, mode="create")

@@ -17,7 +17,7 @@ from dpfc_cli.features.manifest import MANIFEST, SETTINGS
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.places import place_of
+from dpfc_cli.places import place_of, remote
 from dpfc_cli.training.observer import TRAINING, Observer
 from tests.cli.conftest import charges
 from tests.extensions.buckets.conftest import KEY, SECRET, TOKEN, Bucket
@@ -368,6 +368,13 @@ def test_a_ledger_heads_and_files_that_need_a_file_system_have_no_url(
         assert "locks" in ended.output
         monkeypatch.delenv(name)
     assert not bucket.names()
+
+
+def test_no_set_is_made_where_writes_have_no_conditions() -> None:
+    far = remote(place_of("hf://datasets/owner/name/set"))
+    assert far is not None
+    with refuses("unsupported", "conditional writes"):
+        far.make(b"")
 
 
 def test_without_the_packages_it_is_said_what_to_install(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
