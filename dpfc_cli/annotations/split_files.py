@@ -195,14 +195,17 @@ def _matching_at(urls: Callable[[Path, bool], Collection[str]], name: str) -> li
             fnmatch.fnmatchcase(part, form) and (form[:1] == "." or part[:1] != ".") for part, form in parts
         )
 
-    return [place_of(found) for found in sorted(filter(fits, urls(folder, glob.has_magic(name.rpartition("/")[0]))))]
+    found = sorted(filter(fits, urls(folder, glob.has_magic(name.rpartition("/")[0]))))
+    return [folder / url.removeprefix(f"{folder}".rstrip("/") + "/") for url in found]
 
 
 def all_below(folder: Path) -> Iterator[Path]:
     """The files in a folder and below it whose own names are no clutter."""
-    if remote(folder) is not None:
-        return (path for path in map(place_of, sizes_in(folder)) if not is_clutter(path.name))
-    return (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
+    if (far := remote(folder)) is not None:
+        found = (folder / entry.name for entry in far.entries(below=True))
+    else:
+        found = (path for path in folder.rglob("*") if path.is_file())
+    return (path for path in found if not is_clutter(path.name))
 
 
 def _word(path: Path, top: Path, find: Callable[[str], re.Match[str] | None]) -> str | None:

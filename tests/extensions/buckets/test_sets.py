@@ -313,8 +313,12 @@ def test_a_url_with_a_secret_is_refused_and_not_repeated(dpfc: Dpfc, bucket: Buc
             ("train", "--features", url, "--epsilon", "1"),
             ("train", "--out", url, "--epsilon", "1"),
             ("predict", "head", url),
+            ("extract", url, "--dataset", "digits"),
+            ("train", url),
+            ("list", url),
+            ("budget", "--ledger", url),
         ):
-            ended = dpfc(*line)
+            ended = dpfc("-v", *line)
             assert ended.exit_code == 2, line
             assert SECRET not in ended.output
             assert KEY not in ended.output, line
@@ -338,7 +342,7 @@ def test_wrong_credentials_a_bucket_that_is_not_there_and_no_server_are_said(
             ("extract", "digits", "--out", bucket.url("new"), "--limit", "20"),
             ("train", "--features", bucket.url("set"), "--epsilon", "1"),
         ):
-            ended = dpfc(*line, ends=7)
+            ended = dpfc("-v", *line, ends=7)
             assert "credentials" in ended.output, ended.output
             assert SECRET not in ended.output
             assert KEY not in ended.output

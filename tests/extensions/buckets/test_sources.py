@@ -47,7 +47,7 @@ def is_same(first: ImageSet, second: ImageSet) -> bool:
 def folder(tmp_path: Path) -> Path:
     """Class folders, and another folder that is not the user's."""
     for i in range(24):
-        path = tmp_path / "photos" / ("test" if i % 4 == 3 else "train") / f"c{i % 3}" / f"p{i % 5}" / f"ä {i}#.png"
+        path = tmp_path / "photos" / ("test" if i % 4 == 3 else "train") / f"c{i % 3}" / f"p{i % 5}" / f"ä {i}#?x=1.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(i))
     (tmp_path / "photos" / "train" / "c0" / ".thumbs").mkdir()
@@ -79,7 +79,7 @@ def test_a_picture_of_a_folder_is_one_request_and_the_listing_none_for_each(
 @pytest.mark.parametrize("where", ["beside", "elsewhere", "here"])
 def test_a_table_names_pictures_of_its_bucket(bucket: Bucket, folder: Path, tmp_path: Path, where: str) -> None:
     """Beside the pictures, or elsewhere, at a URL or not; names may be URLs, and lead nowhere else."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*#.png"))
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*#*.png"))
     lines = [f"{name},{name.split('/')[1]},{name.split('/')[2]}" for name in names] + ["train/gone.png,c0,p1"]
     here = tmp_path / "here.csv"
     here.write_text("\n".join(["file,label,patient", *lines]))
@@ -115,6 +115,7 @@ def packed(tmp_path: Path) -> Path:
         labels = pa.array([f"c{i % 3}" for i in values])
         pq.write_table(pa.table({"image": image, "label": labels}), top / f"{name}.parquet", row_group_size=3)
     (top / "train-002.parquet.txt").write_text("x")
+    (top / "train-003?x=1.parquet").write_bytes((top / "train-001.parquet").read_bytes())
     return top
 
 
