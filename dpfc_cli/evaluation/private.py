@@ -304,7 +304,9 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
     return theirs is None or own is None or bool(theirs & own)
 
 
-def _answers(paid: Charged, asked: tuple[Asked, ...], progress: Progress | None, total: Sum) -> list[np.ndarray]:
+def _answers(
+    paid: Charged, asked: tuple[Asked, ...], progress: Progress | None, total: Sum | None = None
+) -> list[np.ndarray]:
     """The counts of each query with noise, and the standard deviation of the noise of each: 2 × counts, or 2 ×
     subgroups × counts.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Summing(Protocol):
-    """What is asked of whoever sums the records of one set. Several trainings may ask."""
+    """What is asked of whoever sums records. Several trainings may ask."""
 
     def verify(self, features: "FeatureSet", split: str, facts: "Facts", progress: "Progress | None" = None) -> None:
         """Check, before the charge, that the records of a split are there unchanged. The second time nothing is read.
@@ -50,12 +50,13 @@ class Engine(Protocol):
 class Alone:
     """One process sums all records: this one."""
 
-    _checked = False
+    def __init__(self) -> None:
+        self._verified = set[tuple[str, str]]()
 
     def verify(self, features: "FeatureSet", split: str, facts: "Facts", progress: "Progress | None" = None) -> None:
-        if not self._checked:
+        if (known := (features.manifest.id, split)) not in self._verified:
             features.verify(split, progress)
-        self._checked = True
+        self._verified.add(known)
 
     @contextmanager
     def begun(self, *_: object) -> "Iterator[Sum]":

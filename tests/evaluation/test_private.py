@@ -287,7 +287,7 @@ def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_s
     facts, privacy = Facts(n=10**6, m=6, d=2, k=4), Privacy(epsilon=50.0, delta=1e-6)
     asked, plan = private_evaluation._planned(head, facts, privacy)
     silent = SimpleNamespace(release=lambda query: np.zeros((1, 2)))
-    paid: Any = SimpleNamespace(planned=plan, oracle=lambda told: silent)
+    paid: Any = SimpleNamespace(planned=plan, oracle=lambda told, together: silent)
     (_, total), (_, by_class) = private_evaluation._answers(paid, asked, None)
     first, second = plan.noise.sigmas
     assert total == pytest.approx(first, rel=1e-3)

@@ -7,23 +7,27 @@ a second worker, and the first answer counts. So tasks must be ones that may be 
 import logging
 import os
 import signal
+import socket
 import statistics
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, NamedTuple
 
 from dpfc_cli.errors import UserError, conflict, sentence, unsupported
 from dpfc_cli.extensions.engine.work import Worker
-from dpfc_cli.threads import MOST
+from dpfc_cli.threads import MOST, cores
 from dpfc_cli.version import code_digest
 
 TRUSTED = "DPFC_TRUSTED_NETWORK"
 """Set to 1 where nobody else can read the network between the machines."""
 START = 300.0
 """Seconds in which one worker must have started."""
+REACHED = 20.0
+"""Seconds in which a cluster must answer."""
 TRIES = 10
 """So often a task is begun whose worker ends each time."""
 LATE = 2.0
@@ -56,14 +60,18 @@ class Workers:
     def __len__(self) -> int:
         return len(self._actors)
 
+    def shared(self, value: object) -> Any:
+        """What stands for a value in the arguments of several tasks."""
+        import ray
+
+        return ray.put(value)
+
     def job(self, make: Callable[[], Callable[..., Any]]) -> Job:
         """What workers do. make: each calls it once, and then what it has made for each task, with the keys of the
         tasks that are its own, and what the task is given.
         """
-        import ray
-
         self._jobs += 1
-        return self._jobs, [ray.put(make)], code_digest("dpfc_cli")
+        return self._jobs, [self.shared(make)], code_digest("dpfc_cli")
 
     def each(
         self,
@@ -161,7 +169,7 @@ def workers() -> Iterator[Workers]:
         count = gpus or sum(int(node["Resources"]["CPU"]) // cpus for node in nodes)
         given: dict[str, Any] = {"num_cpus": 1 if gpus else cpus, "num_gpus": 1 if gpus else 0}
         kind: Any = ray.remote(Worker).options(max_restarts=-1, max_task_retries=TRIES - 1, **given)
-        actors = [kind.remote(os.getcwd(), cpus) for _ in range(count)]
+        actors = [kind.remote(os.getcwd(), os.environ.get("NPROC") or str(cores())) for _ in range(count)]
         try:
             begun = ray.wait([each.do.remote(None, set()) for each in actors], timeout=START)[0]
             if not begun:
@@ -185,6 +193,7 @@ def _joined() -> Iterator[None]:
     """Join a cluster, or start one on this machine, which then ends with the block."""
     # Ray says it when it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "2")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -201,10 +210,14 @@ def _joined() -> Iterator[None]:
         )
     # Other users of this machine's network are no part of it. Nothing is written to disk where memory is short.
     own: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
-    own["_system_config"] = {"automatic_object_spilling_enabled": False}
+    own["_system_config"] = {"automatic_object_spilling_enabled": False, "worker_niceness": 0}
     main = threading.current_thread() is threading.main_thread()
     ended = signal.getsignal(signal.SIGTERM)
     try:
+        if address != "local":
+            # Ray would wait for minutes.
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **(own if address == "local" else {}))
     except Exception as error:
         raise UserError(
@@ -216,10 +229,12 @@ def _joined() -> Iterator[None]:
         if main:
             # Ray takes the signal by which a command is stopped.
             signal.signal(signal.SIGTERM, ended)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    # Ray says on stdout which worker is lost. Results are there.
+    with redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _nodes() -> list[dict[str, Any]]:

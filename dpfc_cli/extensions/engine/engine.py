@@ -39,17 +39,17 @@ class Together:
 
     def __init__(self, pool: Workers) -> None:
         self._pool = pool
-        self._checked = False
+        self._verified = set[tuple[str, str]]()
 
     def verify(self, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None) -> None:
-        if self._checked:
+        if (known := (features.manifest.id, split)) in self._verified:
             return
         count = self._parts(facts)
         job = self._pool.job(partial(Adding, features, split, facts, Reals()))
         for done, _ in enumerate(self._of_parts(job, count, None), 1):
             if progress:
                 progress(done, count)
-        self._checked = True
+        self._verified.add(known)
 
     @contextmanager
     def begun(
@@ -64,11 +64,9 @@ class Together:
         job = self._pool.job(partial(Adding, features, split, facts, grid, side, memory))
 
         def summed(query: Query, over: Summed, sample: np.ndarray | None = None) -> np.ndarray:
-            import ray
-
             total, done = np.zeros(query.shape(facts)), 0
             count, spans = self._parts(facts, total.nbytes), dict[int, range]()
-            message = ray.put(encoded(query, sample))
+            message = self._pool.shared(encoded(query, sample))
             for number, (part, spans[number]) in self._of_parts(job, count, message, total.nbytes):
                 total += part
                 if over.progress:

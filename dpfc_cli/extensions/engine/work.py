@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """A process of the cluster. folder: where the driver works; paths begin there. cpus: how many it may use."""
+    """A process of the cluster. folder: where the driver works; paths begin there. cores: that the driver has."""
 
-    def __init__(self, folder: str, cpus: int) -> None:
+    def __init__(self, folder: str, cores: str) -> None:
         from dpfc_cli.cli.app import keep_compiled
 
-        # XLA reads it when it starts its threads.
-        os.environ.setdefault("NPROC", str(cpus))
+        # XLA has so many threads. The last bits of features depend on their number.
+        os.environ["NPROC"] = cores
         with suppress(OSError):
             os.chdir(folder)
         keep_compiled()
@@ -164,6 +164,10 @@ class _One:
         self.data, self.null = np.frombuffer(sink.whole(), np.uint8), sink.null
 
 
+OWN = "own"
+"""The name of the split that has the pictures of a task."""
+
+
 class Extracting:
     """Computes shards. load: loads the backbone. tolerant: whether broken pictures become null records."""
 
@@ -176,12 +180,12 @@ class Extracting:
         from dpfc_cli.extraction.extract import make_shards
         from dpfc_cli.images.sets import ImageSet
 
-        one = _One(PlannedShard(split="", file="", start=0, stop=split.n), sink)
+        one = _One(PlannedShard(split=OWN, file="", start=0, stop=split.n), sink)
         # All pictures of a shard may be null: the driver counts those of the set.
-        broken = Broken("picture", {"": split.n + 1}, lambda *_: "", 1.0 if self._tolerant else None)
-        broken.counts[""] += (split.n + 2) * look
+        broken = Broken("picture", {OWN: split.n + 1}, lambda *_: "", 1.0 if self._tolerant else None)
+        broken.counts[OWN] += (split.n + 2) * look
         try:
-            make_shards(one, ImageSet("", (), {"": split}), self._backbone, broken)
+            make_shards(one, ImageSet("", (), {OWN: split}), self._backbone, broken)
         except UserError:
             if not broken.too_many:
                 raise
