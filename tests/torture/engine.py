@@ -95,7 +95,7 @@ class Campaign:
 
     def run(self, *words: str, longest: float) -> None:
         """Run a command to its end. Its workers are killed on the way, and it is killed and started again."""
-        left = self.random.randint(2, 8)
+        left = self.random.randint(4, 12)
         while True:
             with (self.folder / "log").open("w") as log:
                 command = [sys.executable, *words]
@@ -107,16 +107,15 @@ class Campaign:
                     break
                 if not left:
                     break
-                if self.random.random() < 0.3:
-                    process.kill()
-                    process.wait()
-                    self.killed["drivers"] += 1
+                if (worker := worker_in(self.folder)) is None:
+                    continue
+                of = "drivers" if self.random.random() < 0.25 else "workers"
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid if of == "drivers" else worker, signal.SIGKILL)
+                    self.killed[of] += 1
                     left -= 1
-                elif (worker := worker_in(self.folder)) is not None:
-                    with suppress(ProcessLookupError):
-                        os.kill(worker, signal.SIGKILL)
-                        self.killed["workers"] += 1
-                        left -= 1
+                if of == "drivers":
+                    process.wait()
             if process.poll() is None:
                 process.kill()
                 self.broke.append(f"{words[-3:]} did not end")
@@ -131,7 +130,7 @@ class Campaign:
         """Make a set and a head."""
         features, name = FeatureSet(self.folder / "features" / "records"), f"head-{number}"
         before = len(states(features))
-        self.run("-c", TRAIN, name, "ray", "again", longest=4.0)
+        self.run("-c", TRAIN, name, "ray", "again", longest=2.0)
         found = states(features)[before:]
         path = self.folder / f"{name}.safetensors"
         if found != ["written"] or not path.exists():
@@ -140,7 +139,7 @@ class Campaign:
             self.broke.append(f"{name} differs")
         place = self.folder / "features" / "made"
         shutil.rmtree(place, ignore_errors=True)
-        self.run("-m", "dpfc_cli", "-q", *MAKE, "--out", "made", "--on", "ray", longest=3.0)
+        self.run("-m", "dpfc_cli", "-q", *MAKE, "--out", "made", "--on", "ray", longest=2.0)
         if not place.exists() or stored(place) != whole:
             self.broke.append("the set differs")
 
