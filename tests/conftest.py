@@ -70,8 +70,10 @@ def slides(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     endings = "document.pptx = slides:slides\npicture.txt = slides:text\ndocument.odp = slides:gone\n"
     (about / "entry_points.txt").write_text(f"[dpfc.documents]\n{endings}")
     monkeypatch.syspath_prepend(str(site))
+    points.installed.cache_clear()
     points.added.cache_clear()
     yield
+    points.installed.cache_clear()
     points.added.cache_clear()
 
 

@@ -76,11 +76,13 @@ def package(folder: Path, name: str, source: str, entries: str) -> Iterator[None
     (about / "entry_points.txt").write_text(entries)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
+        points.installed.cache_clear()
         points.added.cache_clear()
         try:
             yield
         finally:
             sys.modules.pop(name, None)
+    points.installed.cache_clear()
     points.added.cache_clear()
 
 
@@ -110,7 +112,8 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     name = next(word for word in words if not word.startswith("-"))
     command = group.get_command(outer, name)
     assert command is not None, f"there is no command '{name}'"
-    return dict(command.make_context(name, list(words)[list(words).index(name) + 1 :], parent=outer).params)
+    said = command.make_context(name, list(words)[list(words).index(name) + 1 :], parent=outer).params
+    return {each: list(value) if isinstance(value, tuple) else value for each, value in said.items()}
 
 
 def typed(words: Sequence[str], output: IO[Any], remarks: IO[Any]) -> int:

@@ -88,7 +88,7 @@ def _refused(error: Click, words: Sequence[str]) -> UserError:
         if said.startswith("Got unexpected extra") and any("--features" in p.opts for p in _options(ctx)):
             about = "A feature set is named with '--features'. "
         # Many write 0,5 where they live.
-        said += ", such as 0.5" if said.endswith("a valid number") else ""
+        said += ", such as 0.5" if said.endswith(("a valid number", "a valid float")) else ""
         return UserError(said if said.endswith("?") else f"{said}.", about + more)
     name = error.option_name
     flags = [flag for option in _options(ctx) for flag in option.opts if flag.startswith("--")]

@@ -45,8 +45,9 @@ def check_exact() -> None:
     # As large as real factors, because a library may choose its kernel by size. The sums come near 2⁵².
     a = np.random.default_rng(0).integers(2**20, 2**21, size=(1024, 64)).astype(np.float64)
     exact = a.astype(np.int64).T @ a.astype(np.int64)
-    device = np.asarray(_device_product(jnp.asarray(a), jnp.asarray(a)))
-    if device.dtype != np.float64 or not np.array_equal(device.astype(np.int64), exact):
+    # By what multiplies the factors of a training: BLAS, or the devices.
+    made = outer_sum(a, a.copy() if on_host() else jax.device_put(a))
+    if made.dtype != np.float64 or not np.array_equal(made.astype(np.int64), exact):
         raise ArithmeticError(f"{jax.devices()[0].platform} devices do not compute exactly in float64")
 
 

@@ -18,7 +18,7 @@ from dpfc_cli.records.findings import findings
 from tests.support import refuses
 
 PAGE = (Path(__file__).parents[2] / "docs/method.md").read_text("utf-8")
-CACHES = (points.added, _added, version.code_digest)
+CACHES = (points.installed, points.added, _added, version.code_digest)
 FILE, TOML, FIRST, SHOWN, AUDIT, ERROR = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.M | re.S)
 
 

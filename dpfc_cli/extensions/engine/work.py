@@ -130,7 +130,7 @@ class Adding:
             return None
         if key not in self._shelves:
             records, held = len(reached(part, self._facts)), sum(size for *_, size in self._shelves.values())
-            given = self._facts, self._grid, held, self._memory, self._features.folder.resolve()
+            given = self._facts, self._grid, held, self._memory, self._features.scratch
             if (shelf := shelf_for(self._side, records, *given)) is None:
                 return None
             size = direction_bytes(self._facts, records, self._side, self._grid)
