@@ -355,7 +355,9 @@ def test_one_charge_pays_for_the_records_of_its_split_once(
 ) -> None:
     paid, oracle = list[Charged](), Charged.oracle
     seen, real = list[list[str]](), sums.exact_sum
-    monkeypatch.setattr(Charged, "oracle", lambda self, *given: paid.append(self) or oracle(self, *given))
+    monkeypatch.setattr(
+        Charged, "oracle", lambda self, *given, **more: paid.append(self) or oracle(self, *given, **more)
+    )
     instead.exact_sum(monkeypatch, lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
     assert seen == [["written", "charged"]], "the records are read after the row is written"

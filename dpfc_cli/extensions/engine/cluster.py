@@ -222,7 +222,8 @@ def _joined() -> Iterator[None]:
     except Exception as error:
         raise UserError(
             f"The cluster of Ray at '{address}' cannot be joined: {_said(error)}",
-            "Check RAY_ADDRESS, and that Python and Ray have the same versions there. Without it one is started here.",
+            "Check RAY_ADDRESS, RAY_USE_TLS and RAY_AUTH_MODE, and that Python and Ray have the same versions there. "
+            "Without RAY_ADDRESS a cluster is started here.",
             code="lost",
         ) from error
     finally:
