@@ -111,19 +111,21 @@ picture: .venv/.bench ## The picture of the README, from kept results (FEATURES=
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torture]'
 	@touch $@
 
-# Flower has versions of its own of what dpfc uses.
-.venv/flower/bin/flwr: examples/hospitals/relay/pyproject.toml
-	$(PYTHON) -m venv .venv/flower && .venv/flower/bin/pip install --quiet --disable-pip-version-check ./$(<D)
+# Flower and NVFlare have versions of their own of what dpfc uses.
+CARRIERS := .venv/flower/.made .venv/nvflare/.made
+$(CARRIERS): .venv/%/.made: examples/hospitals/relay/pyproject.toml
+	$(PYTHON) -m venv $(@D) && $(@D)/bin/pip install --quiet --disable-pip-version-check './$(<D)[$*]'
 	@touch $@
 
-torture: .venv/.torture .venv/flower/bin/flwr ## Equal trainings, failing system calls, damaged files, killed sites, mutants (hours; goes on where it stopped; WORKERS=2)
+torture: .venv/.torture $(CARRIERS) ## Equal trainings, failing system calls, damaged files, killed sites, mutants (hours; goes on where it stopped; WORKERS=2)
 	@broke=0; for campaign in twins faults; do \
 	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; \
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=torture -k "damaged_file or whatever_stands or hostile_value" tests/torture tests || broke=1; \
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) -m long || broke=1; \
 	$(BIN)/python -m pytest -q tests/backbones -k real_ || broke=1; \
 	$(BIN)/python -m tests.torture.sites --kills 100 || broke=1; \
-	$(BIN)/python -m tests.torture.sites --kills 10 --flower .venv/flower/bin || broke=1; \
+	for carrier in flower nvflare; do \
+	$(BIN)/python -m tests.torture.sites --kills 10 --over $$carrier --programs .venv/$$carrier/bin || broke=1; done; \
 	$(BIN)/mutmut run --max-children $(or $(WORKERS),2); $(BIN)/mutmut results; exit $$broke
 
 clean: ## Remove what make made

@@ -8,6 +8,7 @@ member. Nothing is unpickled.
 
 import io
 import math
+import shutil
 import tokenize
 import zipfile
 import zlib
@@ -16,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import ml_dtypes
@@ -24,6 +26,7 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
+from dpfc_cli.places import remote
 from dpfc_cli.reading import unread
 
 BROKEN = (
@@ -82,6 +85,16 @@ def arrays_in(
     return {name: replace(array, read=guarded(array.read)) for name, array in found.items()}
 
 
+def _here(path: Path, stack: ExitStack) -> Path:
+    """A file at a URL as one of this machine, in a folder for this user alone ($TMPDIR) until the stack is closed."""
+    if remote(path) is None:
+        return path
+    copy = Path(stack.enter_context(TemporaryDirectory(prefix="dpfc-"))) / path.name
+    with path.open("rb") as source, copy.open("xb") as file:
+        shutil.copyfileobj(source, file, 1 << 23)
+    return copy
+
+
 @contextmanager
 def reading(path: Path, remedy: str) -> Iterator[None]:
     """Turn whatever a library raises for a damaged file into a UserError."""
@@ -94,15 +107,19 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
 
 
 def npy(path: Path, _: ExitStack) -> dict[str, Array]:
-    # np.load would accept other formats under this name, too, and pass over what lies behind the array.
-    with path.open("rb") as file:
-        _sized(file, path.stat().st_size)
-    array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    # What is mapped stays when its name is gone.
+    with ExitStack() as stack:
+        path = _here(path, stack)
+        # np.load would accept other formats under this name, too, and pass over what lies behind the array.
+        with path.open("rb") as file:
+            _sized(file, path.stat().st_size)
+        array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     return {path.stem: Array(array.shape, array.dtype, sliced(array))}
 
 
 def npz(path: Path, stack: ExitStack) -> dict[str, Array]:
     """The arrays of an archive, by name without `.npy`. What else lies there is listed without a shape."""
+    path = _here(path, stack)
     if not zipfile.is_zipfile(path):
         raise ValueError("it is not a zip archive")
     archive = stack.enter_context(zipfile.ZipFile(path))
@@ -154,7 +171,7 @@ def safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
     widths = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
     kinds = {f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits // 8}") for kind, own in widths.items() for bits in own}
     kinds |= {"BF16": np.dtype(ml_dtypes.bfloat16), "BOOL": np.dtype(np.bool_)}
-    file = stack.enter_context(safe_open(path, framework="numpy"))
+    file = stack.enter_context(safe_open(_here(path, stack), framework="numpy"))
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     # A type that is not in `kinds` stays a name: the error about it then says which type it is.
     types: dict[str, Any] = {name: kinds.get(part.get_dtype(), part.get_dtype()) for name, part in slices.items()}

@@ -22,6 +22,8 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from dpfc_cli.places import remote
+
 LARGEST_JSON = 2**28
 """Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
 DEEPEST = 64
@@ -38,12 +40,16 @@ class NoPlainFileError(OSError):
 
 def named_twice(paths: Iterable[Path]) -> Path | None:
     """The first path that leads to the same file as one before it: it is the same name, a link, or a second name."""
-    seen = set()
+    seen = set[object]()
     for path in paths:
-        found = path.stat()
-        if (found.st_dev, found.st_ino) in seen:
+        # A URL has no second names.
+        known: object = path
+        if remote(path) is None:
+            found = path.stat()
+            known = found.st_dev, found.st_ino
+        if known in seen:
             return path
-        seen.add((found.st_dev, found.st_ino))
+        seen.add(known)
     return None
 
 
@@ -77,6 +83,15 @@ def sha256_of(path: Path) -> str:
         # Only those of `open` name the file.
         error.filename = str(path)
         raise
+
+
+def range_in(path: Path, start: int, size: int) -> bytes:
+    """So many bytes of a file, or fewer where it ends before. Raises OSError."""
+    if (far := remote(path)) is not None:
+        return far.bytes_from(start, start + size)
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(size)
 
 
 def json_in(path: Path) -> Any:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from dpfc_cli.places import local, remote
+
 PARTIAL = ".partial"
 """The end of a feature set's folder name while the set is being made."""
 LEDGER = "ledger.sqlite"
@@ -28,6 +30,13 @@ def cache_folder() -> Path:
     return _from("DPFC_CACHE") or (_from("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpfc"
 
 
+def beside(folder: Path) -> Path:
+    """Where what belongs to a feature set lies: beside it. Of a set at a URL, in the folder of the feature sets: there
+    are neither locks nor modes at a URL.
+    """
+    return folder.parent if remote(folder) is None else features_folder()
+
+
 def moved_by(folder: Path) -> str | None:
     """The environment variable that names this folder as the one of feature sets, heads or downloads; or None."""
     return next((name for name in ("DPFC_FEATURES", "DPFC_HEADS", "DPFC_CACHE") if _from(name) == folder), None)
@@ -36,4 +45,5 @@ def moved_by(folder: Path) -> str | None:
 def _from(variable: str) -> Path | None:
     """The folder that an environment variable names; None if it is unset or empty."""
     value = os.environ.get(variable)
-    return Path(value).expanduser() if value else None
+    why = "A ledger needs locks, and heads and downloads are renamed: a bucket has neither. Sets may lie at a URL each."
+    return local(value, f"${variable}", why).expanduser() if value else None

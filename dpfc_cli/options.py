@@ -25,6 +25,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from dpfc_cli import points
 from dpfc_cli.errors import UserError, near, parameter, spelled, unknown
+from dpfc_cli.places import Remote, local
 from dpfc_cli.progress import show
 
 SMALLEST, LARGEST = 1e-12, 1e12
@@ -58,6 +59,7 @@ class Option:
         open: the bounds are none of the values.
         kind: the type of its value, which `declared` takes from the field's. A place is a path, or a name: ./mine is
             not mine.
+        urls: a place may also be a URL.
         choices: the names to choose from, likewise. If they are declared, they are what a shell completes, and other
             values may be valid.
 
@@ -74,6 +76,7 @@ class Option:
     high: float = math.inf
     open: bool = False
     kind: Kind = "other"
+    urls: bool = False
     choices: tuple[str, ...] = ()
 
     @property
@@ -100,8 +103,7 @@ class Option:
         wrong = {
             "switch": not isinstance(value, bool) and "true or false",
             "text": not isinstance(value, str) and "a text",
-            "path": not isinstance(value, str | Path) and "a path",
-            "place": not isinstance(value, str | Path) and "a path",
+            **dict.fromkeys(("path", "place"), not isinstance(value, str | Path | Remote) and "a path"),
             # Its class lies in a room above.
             "set": all(each.__name__ != "FeatureSet" for each in type(value).__mro__) and "a feature set",
         }.get(self.kind, False)
@@ -110,7 +112,10 @@ class Option:
             if hasattr(value, "__array__"):
                 remedy = "Make a set of arrays: import_features({'train_x': x, 'train_y': y}, classes=…)."
             raise UserError(f"{said} is a {type(value).__name__}, not {wrong}.", remedy)
-        return {"path": Path, "text": str}.get(self.kind, lambda given: given)(value)
+        if self.kind in ("path", "place") and not self.urls:
+            path = local(str(value), said, "It must lie on a file system.")
+            return path if self.kind == "path" else value
+        return str(value) if self.kind == "text" else value
 
     def _number(self, said: str, value: object) -> float:
         """The value as an int or a float, because that is what a ledger keeps."""

@@ -12,6 +12,7 @@
 | `dpfc.hooks` | an option of trainings | a `training.request.Hook` with it; they act in the order of these names |
 | `dpfc.predictions` | an option of predictions | a `prediction.request.Hook` with it |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |
+| `dpfc.places` | the scheme of a URL | a function of the URL: the place there, see `places` |
 | `dpfc.sources` | a data set, or with a colon a format before a path | an `images.sets.DataSet` |
 
 What writes a document is a function of a `show.document.Document`; what draws a picture, of a `report.picture.Picture`.

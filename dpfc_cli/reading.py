@@ -8,7 +8,7 @@ from pathlib import Path
 from dpfc_cli.errors import Code, UserError, parameter, quoted, secret
 from dpfc_cli.files import LARGEST_JSON, check_plain
 
-INNOCENT = "The file itself need not be damaged: check its permissions, the disk and the memory."
+INNOCENT = "The file itself need not be damaged: check its permissions, the disk or the network, and the memory."
 
 
 def unread(path: Path, error: Exception, kind: str = "", remedy: str = INNOCENT, wrong: Code = "damaged") -> UserError:

@@ -111,6 +111,8 @@ def _place(said: str) -> str:
 
 def _lost(read: Json, held: Json, place: str = "") -> str | None:
     """The place of a value that was read and would not be written."""
+    if read == (list(held) if isinstance(held, tuple) else held):
+        return None
     if isinstance(held, dict):
         if other := sorted(held.keys() ^ read.keys()):
             return f"{place}.{other[0]}"
@@ -118,5 +120,5 @@ def _lost(read: Json, held: Json, place: str = "") -> str | None:
     elif isinstance(held, list | tuple):
         inside = [(f"{place}[{i}]", read[i], value) for i, value in enumerate(held)]
     else:
-        return None if read == held else place
+        return place
     return next((lost for at, one, other in inside if (lost := _lost(one, other, at)) is not None), None)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from dpfc_cli import files
 from dpfc_cli.errors import GUARDED, UserError, bad_record, counted, parameter, printable, spelled
+from dpfc_cli.folders import beside
+from dpfc_cli.places import exists
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,7 +136,7 @@ def naming(folder: Path, tolerant: bool) -> Iterator[None]:
     """While the feature set in this folder is made: what is secret in a UserError is written into a file beside it, and
     the error says so. The file stays until a set is made without null records.
     """
-    refused = folder.with_name(folder.name + REFUSED)
+    refused = beside(folder) / (folder.name + REFUSED)
     try:
         yield
     except UserError as error:
@@ -143,7 +145,7 @@ def naming(folder: Path, tolerant: bool) -> Iterator[None]:
             error.fields = {"path": str(refused)} | error.fields
         raise
     # Another process may have refused what this one did not come to.
-    if not tolerant and folder.exists():
+    if not tolerant and exists(folder):
         with suppress(OSError):
             refused.unlink(missing_ok=True)
 

@@ -31,6 +31,7 @@ from dpfc_cli.errors import (
     secret,
 )
 from dpfc_cli.files import json_of
+from dpfc_cli.places import Remote, place_of
 from dpfc_cli.reading import lines_in
 
 Origin = Literal["data set", "asserted"]
@@ -95,8 +96,8 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
         if given > MOST_ASSERTED:
             raise _refused(f"{given} classes are more than dpfc takes.")
         names = tuple(map(str, range(given)))
-    elif isinstance(given, str | Path):
-        names = tuple(line for line in lines_in(Path(given), "classes", _NAMES) if line.strip())
+    elif isinstance(given, str | Path | Remote):
+        names = tuple(line for line in lines_in(place_of(given), "classes", _NAMES) if line.strip())
     else:
         try:
             names = tuple(given)

@@ -18,26 +18,32 @@ from numpy.typing import NDArray
 from dpfc_cli.annotations.classes import usual_label
 from dpfc_cli.annotations.groups import Keys, joined, keys_of, names_persons
 from dpfc_cli.errors import UserError, conflict, parameter, quoted
+from dpfc_cli.places import remote
 from dpfc_cli.reading import readable
 
 ROWS = 2**16
 """The rows that are read at once."""
-BUFFER = 1 << 20
-"""Bytes of a column that are read from the disk at once."""
+BUFFER, FAR_BUFFER = 1 << 20, 8 << 20
+"""Bytes of a column that are read at once from the disk, or by one request."""
 AGAIN = "Fetch the file again, or leave it out."
 Fits = Callable[[pa.DataType], bool]
 """Whether a type of a column is one of those that are wanted."""
 
 
 class Held(PosixPath):
-    """The path of a file of another format, whose table is held in memory as parquet."""
+    """The path, or URL, of a file of another format, whose table is held in memory as parquet."""
 
     parquet: pa.Buffer
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def held(path: Path, table: pa.Table) -> Held:
     """The table under this path."""
-    found, out = Held(path), pa.BufferOutputStream()
+    found, out = Held(str(path)), pa.BufferOutputStream()
+    found.text = str(path)
     pq.write_table(table, out)
     found.parquet = out.getvalue()
     return found
@@ -46,15 +52,18 @@ def held(path: Path, table: pa.Table) -> Held:
 @contextmanager
 def parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """A parquet file, as long as the block lasts. UserError if it cannot be read, also in the block."""
-    with readable(path, "parquet", AGAIN, pa.ArrowException), _opened(path) as file:
+    with readable(path, "parquet", AGAIN, pa.ArrowException, plain=not isinstance(path, Held)), _opened(path) as file:
         yield file
 
 
 def _opened(path: Path, *texts: str) -> pq.ParquetFile:
     """A parquet file. texts: columns that are read as the numbers of their different values."""
     # Without a buffer PyArrow reads whole columns of a row group, and a file may have only one.
-    source = pa.BufferReader(path.parquet) if isinstance(path, Held) else path
-    return pq.ParquetFile(source, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
+    source: object = pa.BufferReader(path.parquet) if isinstance(path, Held) else path
+    size = BUFFER
+    if remote(path) is not None:
+        source, size = path.open("rb", buffering=0), FAR_BUFFER
+    return pq.ParquetFile(source, read_dictionary=texts, buffer_size=size, pre_buffer=False)
 
 
 def rows_of(file: pq.ParquetFile) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dpfc_cli.annotations.classes import usual_label
 from dpfc_cli.annotations.csv_files import csv_in
-from dpfc_cli.annotations.split_files import inside
+from dpfc_cli.annotations.split_files import There, inside
 from dpfc_cli.errors import GUARDED, bad_record, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import json_of
 from dpfc_cli.reading import readable
@@ -93,6 +93,7 @@ def read(
     file_column: str | None = None,
     endings: Collection[str] = (),
     also: Sequence[Needed] = (),
+    there: There = os.path.lexists,
 ) -> Metadata:
     """Read a table.
 
@@ -102,6 +103,7 @@ def read(
         file_column: the column of these names, if it is not a usual one.
         endings: what the names of files may end in where the table leaves it out.
         also: other columns that a CSV must have.
+        there: whether there is a file of some name.
 
     Raises:
         UserError: it cannot be read, or lacks a column.
@@ -118,7 +120,7 @@ def read(
             if called is None:
                 [called, *_] = columns_in(path, list(row), pictures, *(() if _of_lines(path) else also))
             name = row.pop(called, None)
-            file = _file(top, name, endings)
+            file = _file(top, name, endings, there)
             if file is None or file in files:
                 why = "a file again: two records" if file else f"no file of '{top}' under '{called}'"
                 wrong[number] = f"names {why}{f' ({secret(name)})' if name else ''}"
@@ -143,14 +145,14 @@ def refuse_lines(path: Path, wrong: Mapping[int, str]) -> None:
         )
 
 
-def _file(top: Path, name: Value, endings: Collection[str]) -> Path | None:
+def _file(top: Path, name: Value, endings: Collection[str], there: There) -> Path | None:
     """The file that a row names; None if it names none of this folder. Where its ending is left out, and nothing tells
     which one it is, the name stays.
     """
-    file = inside(top, name) if isinstance(name, str) else None
-    if file is None or file.suffix.lower() in endings or os.path.lexists(file):
+    file = inside(top, name, there) if isinstance(name, str) else None
+    if file is None or file.suffix.lower() in endings or there(str(file)):
         return file
-    found = [each for ending in endings if (each := inside(top, f"{name}{ending}")) and os.path.lexists(each)]
+    found = [each for ending in endings if (each := inside(top, f"{name}{ending}", there)) and there(str(each))]
     return found[0] if len(found) == 1 else file
 
 

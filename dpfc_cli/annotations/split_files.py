@@ -10,15 +10,17 @@ in the proportion that was asked for. A smaller fraction holds out some of the r
 persons are known, the hash of the person decides. So all records of a person land in one split.
 """
 
+import fnmatch
 import glob
 import hashlib
+import itertools
 import mimetypes
 import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import product
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 from dpfc_cli.annotations.groups import Keys, sha256_of_key
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import named_twice
+from dpfc_cli.places import Entry, answered, entries_in, place_of, remote
 
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
@@ -45,7 +48,7 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
 
     Args:
         pattern: a file; a folder, which is searched with its sub-folders; or file names with braces, `{000..123}` or
-            `{train,val}`, or with wildcards.
+            `{train,val}`, or with wildcards. Or the URL of such.
         suffix: how the files of a folder end, for instance '.tar'.
 
     Returns:
@@ -57,8 +60,10 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
 
     """
     found = files_in(pattern, suffix)
-    top = Path(pattern).expanduser()
-    top = top if top.is_dir() else Path(os.path.commonpath([path.parent for path in found]))
+    top = place_of(pattern).expanduser()
+    if not top.is_dir():
+        above = (found[0].parent, *found[0].parent.parents)
+        top = next((each for each in above if all(path.is_relative_to(each) for path in found)), above[0])
     words = [_word(path, top, _WORDS.search) for path in found]
     if len(set(words)) == 1:
         # Nothing tells them apart: a file 'blood-test.csv' may hold all records.
@@ -107,11 +112,13 @@ def splits_left_out(splits: Iterable[str], used: Iterable[str]) -> tuple[str, ..
 
 def files_in(pattern: str, suffix: str) -> list[Path]:
     """The files of a source: those of a folder, or that fit one name, sorted. Arguments as in `files_by_split`."""
-    place = Path(pattern).expanduser()
-    if place.is_dir():
-        listed = [(pattern, sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not is_clutter(p.name)))]
-    else:
-        listed = [(name, _matching(name)) for name in expanded(str(place))]
+    place = place_of(pattern).expanduser()
+    with answered(place):
+        if place.is_dir():
+            listed = [(pattern, sorted(each for each in all_below(place) if each.name.endswith(suffix)))]
+        else:
+            matching = _matching if remote(place) is None else partial(_matching_at, cache(sizes_below))
+            listed = [(name, matching(name)) for name in expanded(str(place))]
     lacking = next((name for name, paths in listed if not paths), None)
     if lacking is not None:
         raise missing(
@@ -153,7 +160,7 @@ def expanded(pattern: str) -> list[str]:
         count *= len(choice)
     if count > MOST_FILES:
         raise UserError(f"{quoted(pattern)} names {count:,} files.", "Check the numbers in its braces.")
-    return ["".join(combination) for combination in product(*choices)]
+    return ["".join(combination) for combination in itertools.product(*choices)]
 
 
 def _choices(inside: str) -> list[str]:
@@ -168,6 +175,30 @@ def _choices(inside: str) -> list[str]:
 def _matching(name: str) -> list[Path]:
     names = [name] if os.path.isfile(name) or not glob.has_magic(name) else sorted(glob.glob(name))
     return [Path(each) for each in names if os.path.isfile(each)]
+
+
+def _matching_at(below: Callable[[Path], dict[str, int]], name: str) -> list[Path]:
+    """The files at a URL that fit one name. below: `sizes_below`, so that each folder is listed once."""
+    if not glob.has_magic(name):
+        return [path] if str(path := place_of(name)) in below(path.parent) else []
+    wanted = name.split("/")
+    folder = place_of("/".join(itertools.takewhile(lambda part: not glob.has_magic(part), wanted)))
+
+    def fits(found: str) -> bool:
+        # As `glob` does: a * ends at a slash, and does not begin with a dot.
+        parts = list(zip(found.split("/"), wanted, strict=False))
+        return found.count("/") == name.count("/") and all(
+            fnmatch.fnmatchcase(part, form) and (form[:1] == "." or part[:1] != ".") for part, form in parts
+        )
+
+    return [place_of(found) for found in sorted(filter(fits, below(folder)))]
+
+
+def all_below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below it whose own names are no clutter."""
+    if remote(folder) is not None:
+        return (path for path in map(place_of, sizes_below(folder)) if not is_clutter(path.name))
+    return (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
 
 
 def _word(path: Path, top: Path, find: Callable[[str], re.Match[str] | None]) -> str | None:
@@ -193,12 +224,19 @@ def is_clutter(name: str) -> bool:
     return (name.startswith(".") and name not in (".", "..")) or name.casefold() in _CLUTTER
 
 
-def files_below(
-    folder: Path, unreadable: Callable[[OSError], None] | None = None
-) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+def folders_in(folder: Path) -> list[str]:
+    with entries_in(folder) as entries:
+        return [entry.name for entry in entries if not is_clutter(entry.name) and entry.is_dir()]
+
+
+def files_below(folder: Path, unreadable: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, Entry]]:
     """What lies in a folder and below it and is the user's: files, each with its name from the folder on, and links to
     folders, which are not followed. unreadable: is told of a folder that cannot be read; None: OSError.
     """
+    if (far := remote(folder)) is not None:
+        named = ((entry.name, entry) for entry in far.entries(below=True))
+        yield from (each for each in named if not any(map(is_clutter, each[0].split("/"))))
+        return
     left = [""]
     while left:
         within = left.pop()
@@ -243,19 +281,38 @@ def left_out(skipped: Counter[str], why: str = "their names do not end as those 
     return (f"Left out, because {why}: {files_by_ending(skipped)}.",) if skipped else ()
 
 
-def inside(folder: Path, name: str) -> Path | None:
+There = Callable[[str], bool]
+"""Whether there is a file of that path, or of that URL."""
+
+
+def sizes_below(folder: Path) -> dict[str, int]:
+    """The size of each file in a folder at a URL and below it, by its URL: one listing, and not a request for each.
+    Empty for a folder of this machine.
+    """
+    far = remote(folder)
+    return {} if far is None else {entry.path: entry.stat().st_size for entry in far.entries(below=True)}
+
+
+def inside(folder: Path, name: str, there: There = os.path.lexists) -> Path | None:
     r"""The file that a table in `folder` names, relative to it or absolute; None if that lies elsewhere.
 
-    A table may come from somebody else. It names files of its own folder, and no other ones. A name that is on the disk
-    in another form of Unicode, or with / for \, is the one on the disk.
+    A table may come from somebody else. It names files of its own folder, and no other ones. A name that is there in
+    another form of Unicode, or with / for \, is the one that is there.
     """
-    top = os.path.abspath(folder)
-    name = name if os.path.lexists(os.path.join(top, name)) else name.replace("\\", "/")
+    top, root = str(folder), ""
+    if remote(folder) is None:
+        top = os.path.abspath(folder)
+    else:
+        # A URL is a path behind its scheme.
+        root, top = top[: (at := top.index("/") + 1)], top[at:]
+        name = name.removeprefix(root)
+    name = name if there(root + os.path.join(top, name)) else name.replace("\\", "/")
     found = os.path.normpath(os.path.join(top, name))
     if "\0" in name or os.path.commonpath([top, found]) != top or found == top:
         return None
     forms = (found, *(top + unicodedata.normalize(form, found[len(top) :]) for form in ("NFC", "NFD")))
-    return Path(next((form for form in forms if os.path.lexists(form)), found))
+    found = next((form for form in forms if there(root + form)), found)
+    return folder / found[len(top) + 1 :] if root else Path(found)
 
 
 def held_out(

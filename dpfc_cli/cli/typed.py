@@ -14,8 +14,9 @@ import typer
 
 from dpfc_cli.cli.help import plain
 from dpfc_cli.errors import UserError, conflict, parameter, spelled
-from dpfc_cli.folders import LEDGER, features_folder, heads_folder
+from dpfc_cli.folders import LEDGER, beside, features_folder, heads_folder
 from dpfc_cli.options import HEAD, Option, Options, Value, declared, of_type
+from dpfc_cli.places import place_of
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -165,7 +166,7 @@ def tell_ledger(of: Path) -> None:
     """Warn where a set is not charged to the ledger of the features folder: nobody adds what two ledgers have."""
     from dpfc_cli.cli import display
 
-    own, usual = (place.resolve() / LEDGER for place in (of.resolve().parent, features_folder()))
+    own, usual = (place.resolve() / LEDGER for place in (beside(of.resolve()), features_folder()))
     if own != usual and usual.exists():
         display.warn(
             f"'{own}' is another ledger than '{usual}', and neither adds what is spent in the other. If both are of "
@@ -220,14 +221,14 @@ def names_of(said: Option) -> Callable[[str], list[str]] | None:
 
 
 def typed_classes(text: str | None) -> int | tuple[str, ...] | Path | None:
-    """'10' is a number. A file's path, and a single word, is a path. Anything else is names, between commas."""
+    """'10' is a number. A file's path or URL, and a single word, is a path. Anything else is names, between commas."""
     if text is None:
         return None
     if text.isdecimal():
         return int(text)
     # Names may be longer together than a path can be. Then `os.path.isfile` says no, and `Path.is_file` raises.
-    if os.path.isfile(text) or ("," not in text and text.strip()):
-        return Path(text)
+    if os.path.isfile(text) or "://" in text or ("," not in text and text.strip()):
+        return place_of(text)
     return tuple(name.strip() for name in text.split(","))
 
 
@@ -259,7 +260,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "PATH": lambda _, text: text,
     "CLASSES": lambda _, text: typed_classes(text),
     "NAMES": lambda _, text: typed_classes(text),
-    "FILE": lambda _, text: Path(text),
+    "FILE": lambda _, text: place_of(text),
     "SHARES": _LIST,
     "LIST": _LIST,
     "LOW,HIGH": _reader(_numbers, "LOW,HIGH", "Give the grey values that are black and white, such as 0,4095."),

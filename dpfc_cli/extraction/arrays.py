@@ -26,6 +26,7 @@ from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.memory import check_fits, free_memory
+from dpfc_cli.places import exists, is_dir, remote
 from dpfc_cli.progress import Progress
 
 ROWS, BLOCK = 4_096, 2**26
@@ -180,7 +181,7 @@ def make_of(
         origin="asserted",
         splits={},
         backbone={"name": "imported", **({} if source.feature is None else {"feature": source.feature})},
-        source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
+        source={"dataset": path.stem if exists(path) and not is_dir(path) else path.name, "identity": identity},
         versions={"numpy": np.__version__},
         grouped_by=source.person if groupings else None,
         subgroups=asked or None,
@@ -243,6 +244,8 @@ def _check_room(path: Path, out: Path, splits: Mapping[str, Records], k: int, dt
         check_fits(path, "one record", 8 * own.d, copies=8)
     width = np.dtype(dtype).itemsize
     needed = sum(own.n * (own.d * width + 4 * k + (8 if own.keys is None else 16)) for own in splits.values())
+    if remote(out) is not None:
+        return
     partial = out.with_name(out.name + PARTIAL)
     made = sum(file.stat().st_size for file in partial.glob("*.h5"))
     place = next(folder for folder in partial.absolute().parents if os.path.isdir(folder))

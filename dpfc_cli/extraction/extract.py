@@ -40,6 +40,7 @@ from dpfc_cli.images.pictures import Notice, Preparation
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.options import takes
+from dpfc_cli.places import place_of
 from dpfc_cli.progress import Progress
 
 Advance = Callable[[int, int], None]
@@ -237,7 +238,7 @@ def checked(wanted: Extraction) -> Extractable:
         preparation=Preparation(window=wanted.window, exif=wanted.exif),
         classes=class_names(wanted.classes),
         label_column=wanted.label_column,
-        table=None if wanted.table is None else Path(wanted.table).expanduser(),
+        table=None if wanted.table is None else place_of(wanted.table).expanduser(),
         file_column=wanted.file_column,
         group_by=rule,
         subgroups=subgroups_of(wanted.subgroups),

@@ -1,6 +1,5 @@
 """What is wanted of an extraction, or of another way to make a feature set, before a byte is read."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from dpfc_cli.annotations.broken import MOST_NULL
 from dpfc_cli.backbones import BACKBONES, MODELS, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import conflict, missing, parameter, quoted, warned
 from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
+from dpfc_cli.places import Remote, exists, place_of
 from dpfc_cli.progress import Progress
 
 WHAT, HOW, WORK = "Records", "Features", "Work"
@@ -51,6 +51,7 @@ class Making(Options):
         "for each slide. Default, for pictures: metadata.csv or metadata.jsonl beside them.",
         WHAT,
         metavar="FILE",
+        urls=True,
     )
     file_column: str | None = option(
         "The column of that table that names the picture or the slide, if it has no usual name.",
@@ -117,11 +118,11 @@ class Making(Options):
     def check_there(self, **more: Path | None) -> None:
         """UserError that names all files of options that are not there. more: of further options."""
         named = {**more, "classes": self.classes, "table": self.table}
+        places = {name: place_of(each) for name, each in named.items() if isinstance(each, str | Path | Remote)}
         gone = [
             f"{parameter(name)} {quoted(each)}"
-            for name, each in named.items()
-            if isinstance(each, str | Path)
-            and not (set(str(each)) & set(PATTERN) or os.path.exists(os.path.expanduser(each)))
+            for name, each in places.items()
+            if not (set(str(each)) & set(PATTERN) or exists(each.expanduser()))
         ]
         if gone:
             names = f" Names of {parameter('classes')} stand between commas."
@@ -154,6 +155,7 @@ class Extraction(Making):
         "Name or path of the feature set. Its heads repeat the name. Default: the kind of source, the model, and "
         "what is not the default.",
         metavar="SET",
+        urls=True,
     )
     data_dir: Path | str | None = option(
         "The folder of the data set's files, or its parent. Default: they are downloaded.", WHAT

@@ -27,6 +27,7 @@ from dpfc_cli.arrays import FORMATS, Array, Rows, sliced
 from dpfc_cli.errors import GUARDED, UserError, bad_record, damaged, quoted, unsupported
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.memory import check_fits, proved
+from dpfc_cli.places import remote
 from dpfc_cli.reading import INNOCENT, unread
 
 if TYPE_CHECKING:
@@ -60,23 +61,46 @@ class _Whole(io.FileIO):
         return size
 
 
+class _Held(io.BytesIO):
+    """The same of bytes in memory."""
+
+    def readinto(self, buffer: Any) -> int:
+        read = super().readinto(buffer)
+        if read < memoryview(buffer).nbytes:
+            raise OSError("the file ends early")
+        return read
+
+
+def _storage(path: Path, data: bytes | None) -> io.IOBase:
+    """The file to read from. Raises OSError."""
+    if (far := remote(path)) is not None:
+        if data is None:
+            check_fits(path, "the file", path.stat().st_size)
+            data = far.bytes_from()
+        return _Held(data)
+    check_plain(path)
+    file = _Whole(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some file systems have no locks. HDF5 takes its own in the same way.
+        if isinstance(error, BlockingIOError):
+            file.close()
+            raise
+    return file
+
+
 @contextmanager
-def opened_hdf5(path: Path) -> Iterator["h5py.File"]:
-    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile. UserError: it
-    cannot be opened. The message tells a damaged file from one that we may not read now.
+def opened_hdf5(path: Path, data: bytes | None = None) -> Iterator["h5py.File"]:
+    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile. data: its bytes, of
+    a file at a URL; None: they are read into memory. UserError: it cannot be opened. The message tells a damaged file
+    from one that we may not read now.
     """
     import h5py
 
     with ExitStack() as stack:
         try:
-            check_plain(path)
-            storage = stack.enter_context(_Whole(path))
-            try:
-                fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError as error:
-                # Some file systems have no locks. HDF5 takes its own in the same way.
-                if isinstance(error, BlockingIOError):
-                    raise
+            storage = stack.enter_context(_storage(path, data))
             file = stack.enter_context(h5py.File(storage, "r"))
         except BlockingIOError as error:
             raise UserError(
@@ -204,7 +228,9 @@ def _check_whole(dataset: "h5py.Dataset", path: Path, name: str) -> None:
         raise broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
     size = math.prod(dataset.shape) * dataset.dtype.itemsize
     if dataset.chunks is None:
-        whole = size <= min(dataset.id.get_storage_size(), path.stat().st_size)
+        # That a file in memory ends early is noticed when it is read.
+        held = math.inf if remote(path) is not None else path.stat().st_size
+        whole = size <= min(dataset.id.get_storage_size(), held)
     else:
         parts = zip(dataset.shape, dataset.chunks, strict=True)
         whole = dataset.id.get_num_chunks() >= math.prod(-(-n // chunk) for n, chunk in parts)

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, missing, near, parameter, quoted
-from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.manifest import MANIFEST, SETTINGS
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
 from dpfc_cli.folders import LEDGER, LEDGER_LOCKS, PARTIAL, features_folder
+from dpfc_cli.places import exists, place_of, remote
 
 GO_ON = "Run the command that began it again: it resumes, or says why not. Or delete it."
 """What to do about a set that is not complete."""
@@ -31,12 +32,12 @@ def open_features(given: str | Path | None = None) -> FeatureSet:
     """
     if given is None:
         return newest(features_folder())
-    folders = (Path(given), placed(given))
+    folders = (place_of(given), placed(given))
     for folder in folders:
         if _there(folder / MANIFEST):
             return FeatureSet(folder)
     named = [folder for folder in folders if folder.name]
-    partly = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
+    partly = next((folder for folder in named if _there(unfinished(folder))), None)
     if partly is not None:
         raise missing(f"The feature set {quoted(partly)} is not complete.", GO_ON)
     there = next(filter(_there, folders), None)
@@ -44,21 +45,26 @@ def open_features(given: str | Path | None = None) -> FeatureSet:
         f"There is no feature set {quoted(given)}."
         if there is None
         else f"{quoted(there)} is no feature set: it has no '{MANIFEST}'.",
-        near(Path(given).name, [each.name for each in finished(features_folder())])
+        near(folders[0].name, [each.name for each in finished(features_folder())])
         + f"Name a folder, or a set in '{features_folder()}': 'dpfc list' shows them.",
     )
 
 
 def set_at(given: str | Path) -> FeatureSet | None:
     """The set at a path or of that name; None if there is none. What lies at the path comes before the name."""
-    path = Path(given).expanduser()
-    folder = path if os.path.exists(path) else placed(given)
-    return FeatureSet(folder) if os.path.isfile(folder / MANIFEST) else None
+    path = place_of(given).expanduser()
+    folder = path if exists(path) else placed(given)
+    return FeatureSet(folder) if exists(folder / MANIFEST) else None
 
 
 def placed(name: str | Path) -> Path:
     """The folder of that name. A bare word lies in the features folder. With a slash it is a path, such as './mine'."""
-    return Path(name) if "/" in str(name) else features_folder() / name
+    return place_of(name) if "/" in str(name) else features_folder() / name
+
+
+def unfinished(folder: Path) -> Path:
+    """What is there of a set that is being made: a folder of another name; at a URL the settings of its making."""
+    return folder.with_name(folder.name + PARTIAL) if remote(folder) is None else folder / SETTINGS
 
 
 def new_folder(name: str | Path) -> Path:
@@ -67,14 +73,16 @@ def new_folder(name: str | Path) -> Path:
     """
     if not str(name).strip():
         raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.")
-    check_new_name(Path(name).name)
-    end = Path(name).name
+    place = placed(name)
+    check_new_name(end := place.name)
+    if not end:
+        raise UserError(f"{quoted(name)} has no name for the feature set.", f"Write {place}NAME.")
     if end in (LEDGER, LEDGER_LOCKS) or end.endswith(PARTIAL):
         raise UserError(
             f"{quoted(name)} is a name that dpfc uses itself.",
             f"Give the feature set another name: {parameter('out')}.",
         )
-    return placed(name)
+    return place
 
 
 def newest(folder: Path) -> FeatureSet:

@@ -12,6 +12,7 @@ else.
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,8 @@ from dpfc_cli.files import json_in
 from dpfc_cli.reading import unread
 from dpfc_cli.structs import Count, Digest, Fault, Fraction, Id, Open, Record, Scalar, Values, decoded, encoded
 
-MANIFEST = "manifest.json"
+MANIFEST, SETTINGS = "manifest.json", "settings.json"
+"""The names of the description of a set, and of the file in which an unfinished set says what it is made of and how."""
 VERSION = 1
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
@@ -50,7 +52,7 @@ class Shard(Record):
     sha256: str
 
 
-class SplitFacts(Record, omit_defaults=True):
+class SplitFacts(Record, omit_defaults=True, dict=True):
     """One split: its number of records, and its shards in the order of the records.
 
     groups: the number of groups, if the set is grouped.
@@ -59,6 +61,11 @@ class SplitFacts(Record, omit_defaults=True):
     n: Count
     shards: Annotated[tuple[Shard, ...], Meta(min_length=1)]
     groups: Count | None = None
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The number of the first record of each shard, and at last `n`."""
+        return [0, *itertools.accumulate(shard.rows for shard in self.shards)]
 
 
 class Identity(Open):
@@ -172,10 +179,9 @@ def fingerprint_of(backbone: Values, classes: Sequence[str], dim: int, dtype: st
 def _file_name(value: str) -> bool:
     """Whether it names a file in the folder of the set, and nothing elsewhere."""
     try:
-        encoded = os.fsencode(value)
+        return value not in ("", ".", "..") and not {*os.fsencode(value)} & {*b"/\0"}
     except UnicodeEncodeError:
         return False
-    return Path(value).name == value and value != ".." and b"\0" not in encoded
 
 
 def load(folder: Path) -> Manifest:

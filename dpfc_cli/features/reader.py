@@ -1,8 +1,9 @@
 """Reading a feature set. Everything is checked before it is used: see `hdf5`."""
 
 import copy
-import itertools
+import hashlib
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from dpfc_cli.errors import UserError, conflict, counted, missing, parameter, pr
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.files import sha256_of
+from dpfc_cli.folders import features_folder
+from dpfc_cli.places import place_of, remote
 from dpfc_cli.reading import unread
 from dpfc_cli.show.document import Told
 
@@ -48,7 +51,7 @@ class FeatureSet(Told):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = place_of(folder)
         self._file = _file(self.folder)
         self.manifest: Manifest = load(self.folder)
         self._numbers: np.ndarray | None = None
@@ -63,6 +66,11 @@ class FeatureSet(Told):
     def name(self) -> str:
         """The name of the set: that of its folder, after links were followed."""
         return self.folder.resolve().name
+
+    @property
+    def scratch(self) -> Path:
+        """A folder of this machine for files that are needed for a while, as large as the set."""
+        return self.folder.resolve() if remote(self.folder) is None else features_folder()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -167,12 +175,13 @@ class FeatureSet(Told):
         shards = _starts(facts, records)
         for i, (shard, *_) in enumerate(self._opened(facts, shards), 1):
             path = self.folder / shard.file
-            try:
-                found = sha256_of(path)
-            except OSError as error:
-                raise unread(path, error) from error
-            if found != shard.sha256:
-                raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
+            # At a URL, the very bytes that are used are compared.
+            if remote(path) is None:
+                try:
+                    found = sha256_of(path)
+                except OSError as error:
+                    raise unread(path, error) from error
+                _check_digest(path, found, shard)
             if progress:
                 progress(i, len(shards))
 
@@ -266,7 +275,7 @@ class FeatureSet(Told):
         before = None if shards and shards[0][1] else -1
         for shard, start in shards:
             path, n = self.folder / shard.file, shard.rows
-            with readable(path), opened_hdf5(path) as file:
+            with readable(path), opened_hdf5(path, _bytes(path, shard)) as file:
                 index = plain_dataset(file, path, "index", (n,), "int64")
                 for at in range(0, n, _INDICES):
                     found = rows_of(index, path, at, _INDICES)
@@ -288,9 +297,26 @@ class FeatureSet(Told):
                 yield shard, start, columns
 
 
-def _file(folder: Path) -> tuple[int, ...] | None:
+def _bytes(path: Path, shard: Shard) -> bytes | None:
+    """The bytes of a shard at a URL, which are those of the manifest; None for one of this machine."""
+    if (far := remote(path)) is None:
+        return None
+    with readable(path):
+        data = far.bytes_from()
+    _check_digest(path, hashlib.sha256(data).hexdigest(), shard)
+    return data
+
+
+def _check_digest(path: Path, found: str, shard: Shard) -> None:
+    if found != shard.sha256:
+        raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
+
+
+def _file(folder: Path) -> tuple[Any, ...] | None:
     """What tells the file of a manifest from others, without reading it. None if there is none."""
     try:
+        if (far := remote(folder / MANIFEST)) is not None:
+            return far.tag()
         found = os.stat(folder / MANIFEST)
     except OSError:
         return None
@@ -338,11 +364,10 @@ def _cut(
 
 def _starts(facts: SplitFacts, records: range | None = None) -> list[tuple[Shard, int]]:
     """Each shard with the number of its first record. records: only those that hold some of these."""
-    ends = itertools.accumulate(shard.rows for shard in facts.shards)
-    every = ((shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True))
-    if records is None:
-        return list(every)
-    return [each for each in every if each[1] < records.stop and records.start < each[1] + each[0].rows]
+    starts, first, last = facts.starts, 0, len(facts.shards)
+    if records is not None:
+        first, last = bisect_right(starts, records.start) - 1, bisect_left(starts, records.stop)
+    return list(zip(facts.shards[first:last], starts[first:last], strict=False))
 
 
 def _joined(pieces: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:

@@ -29,6 +29,7 @@ from dpfc_cli.heads import hub
 from dpfc_cli.memory import check_fits
 from dpfc_cli.methods.unlabelled import ARRAYS, NUMBERS, Evidence
 from dpfc_cli.outputs import unwritable
+from dpfc_cli.places import local
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.reading import unread
@@ -291,7 +292,7 @@ def located(path: Path | str) -> Path:
     """
     if str(path).startswith(hub.PREFIX):
         return hub.fetch(str(path), tuple(SUFFIXES.values()))
-    given = Path(path)
+    given = local(path, "The head", "It lies on a file system, or on the Hugging Face hub: hf:OWNER/NAME.")
     folder = given.parent if "/" in str(path) else heads_folder()
     named = folder / f"{given.name.removesuffix(PRIVATE)}{PRIVATE}"
     return named if not os.path.exists(given) and os.path.exists(named) else given

@@ -5,7 +5,6 @@ or before a path `imagefolder:`. Nothing is imported before it is asked for.
 """
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,8 @@ from dpfc_cli.downloads import Remote, fetch
 from dpfc_cli.errors import Faults, UserError, conflict, missing, parameter, unknown
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images.sets import DataSet, ImageSet, Request
+from dpfc_cli.places import check as check_url
+from dpfc_cli.places import place_of
 
 GROUP = "dpfc.sources"
 
@@ -89,7 +90,7 @@ def files_of(dataset: str, data_dir: Path | None) -> tuple[Path | None, tuple[Re
         return None, ()
     if data_dir is not None or entry.location == "path":
         # The shell replaces '~' at the start of a word only, and here it may follow a colon.
-        return Path(os.path.expanduser(path if data_dir is None else data_dir)), ()
+        return place_of(path if data_dir is None else data_dir).expanduser(), ()
     return cache_folder() / entry.name, entry.remotes
 
 
@@ -118,6 +119,7 @@ def open_images(
 
 def _entry(dataset: str) -> tuple[DataSet, str]:
     """The entry of a data set, and the path in its name ('' if there is none)."""
+    check_url(dataset)
     name, colon, path = dataset.partition(":")
     added = points.added(GROUP)
     # Of a format without a path it is said later that the path is missing.

@@ -42,12 +42,14 @@ from dpfc_cli.annotations.person_hints import column_of, level_of, repeat
 from dpfc_cli.annotations.split_files import (
     TEST_SPLITS,
     TRAIN_SPLITS,
+    There,
     files_below,
+    folders_in,
     inside,
-    is_clutter,
     left_out,
     refuse_twice,
     rows_by_split,
+    sizes_below,
     split_column,
     splits_left_out,
 )
@@ -56,6 +58,7 @@ from dpfc_cli.files import NoPlainFileError
 from dpfc_cli.images.kinds import check_readable, ending_of, endings, kind_of
 from dpfc_cli.images.pictures import Files, unread
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, Unlabelled, image_set
+from dpfc_cli.places import remote
 from dpfc_cli.reading import readable
 
 EXPECTED = (
@@ -111,11 +114,26 @@ def _opened(request: Request) -> ImageSet:
     needed = [label] if request.label_column is not None or not classes else []
     needed += [] if rule is None or rule.column is None else [_person(rule.column)]
 
+    far = remote(path) is not None
+    sizes = cache(partial(sizes_below, path))
+
+    def there(name: str) -> bool:
+        return name in sizes() if far else os.path.lexists(name)
+
+    def size_of(place: Path) -> int:
+        """The size of a file that a table names; `MISSING` if it is not there."""
+        if far:
+            return sizes().get(str(place), MISSING)
+        try:
+            return _size(place, place.stat())
+        except FileNotFoundError:
+            return MISSING
+
     @cache
     def table_at(place: Path) -> Metadata:
         # A table may lie anywhere. In the folder of the images it is like the one beside them.
-        top = None if inside(path, os.path.abspath(place)) else path
-        return read(place, top, request.file_column, endings(), needed)
+        top = None if inside(path, str(place.absolute()), there) else path
+        return read(place, top, request.file_column, endings(), needed, there)
 
     tabled = request.label_column is not None or (labels_at is not None and not classes)
     if labels_at is not None and (request.table or request.file_column) and not tabled:
@@ -129,9 +147,9 @@ def _opened(request: Request) -> ImageSet:
     if tabled:
         if labels_at is not None and folders["train"] == path:
             parts = _parts_by_column(path, labels_at, table_at(labels_at)) or parts
-        _find_in_tables(parts, label, rule, table_at, request)
-        there = sum(entry.size != MISSING for part in parts.values() for _, entry in part.found)
-        unnamed = sum(map(_pictures_below, {part.folder for part in parts.values()})) - there
+        _find_in_tables(parts, label, rule, table_at, request, there, size_of)
+        found_there = sum(entry.size != MISSING for part in parts.values() for _, entry in part.found)
+        unnamed = sum(map(_pictures_below, {part.folder for part in parts.values()})) - found_there
         if unnamed > 0:
             remarks += (f"Left out, because no line of the table names them: {counted(unnamed, 'picture')}.",)
     elif not classes:
@@ -184,11 +202,6 @@ def _split_folders(path: Path, classes: Collection[str]) -> dict[str, Path]:
     return {"train": train[0]} | ({} if test is None else {"test": test})
 
 
-def folders_in(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if not is_clutter(entry.name) and entry.is_dir()]
-
-
 # Labels by folders
 
 
@@ -203,7 +216,7 @@ def _find_in_class_folders(part: _Part, classes: list[str], skipped: Counter[str
             continue
         linked |= place.is_symlink()
         for below, entry in sorted(files_below(place)):
-            if os.path.isdir(entry.path):
+            if entry.is_dir():
                 raise ValueError(f"{secret(entry.path)} is a link to a folder, which may lead in a circle")
             if (ending := ending_of(below)) not in endings():
                 skipped[ending] += 1
@@ -251,7 +264,13 @@ def _parts_by_column(path: Path, place: Path, table: Metadata) -> dict[str, _Par
 
 
 def _find_in_tables(
-    parts: Mapping[str, _Part], labels: Needed, rule: Rule | None, table_at: TableAt, request: Request
+    parts: Mapping[str, _Part],
+    labels: Needed,
+    rule: Rule | None,
+    table_at: TableAt,
+    request: Request,
+    there: There,
+    size_of: Callable[[Path], int],
 ) -> None:
     """Find the images of all splits that tables name, sorted by name.
 
@@ -271,7 +290,7 @@ def _find_in_tables(
             columns_in(path, list(table.columns), _person(person))
         wrong.setdefault(path, {}).update(table.wrong)
         for row, (line, file) in enumerate(zip(table.lines, table.files, strict=True)):
-            place = inside(part.folder, str(file))
+            place = inside(part.folder, str(file), there)
             if place is None or (part.rows is not None and row not in part.rows):
                 continue
             value = table.columns[column][row]
@@ -279,12 +298,9 @@ def _find_in_tables(
             if person is not None and text_of(value) and key_of(table.columns[person][row]) is None:
                 wrong[path][line] = "has no person"
                 continue
-            try:
-                size = _size(place, place.stat())
-            except FileNotFoundError:
-                size = MISSING
-            name = os.path.relpath(place, part.folder)
-            part.found.append((value, Entry(name, size, str(value))))
+            far = remote(place) is not None
+            name = str(place).removeprefix(f"{part.folder}/") if far else os.path.relpath(place, part.folder)
+            part.found.append((value, Entry(name, size_of(place), str(value))))
         part.found.sort(key=lambda listed: listed[1].name)
     for part in parts.values():
         if all(entry.size == MISSING for _, entry in part.found):
@@ -325,7 +341,8 @@ def _in_column(part: _Part, needed: Needed, table_at: TableAt) -> list[object]:
         refuse_lines(place, table.wrong)
         columns_in(place, list(table.columns), needed)
         known = dict(zip(table.files, table.columns[column], strict=True))
-        files = [Path(os.path.normpath(folder.absolute() / name)) for name in names]
+        here = remote(folder) is None
+        files = [Path(os.path.normpath(folder.absolute() / name)) if here else folder / name for name in names]
         if unnamed := [name for name, file in zip(names, files, strict=True) if file not in known]:
             raise bad_record(
                 f"{quoted(place)} has no line for {counted(len(unnamed), 'picture')}: {secret(*unnamed)}. The names in "
@@ -393,7 +410,7 @@ def in_folder(folder: Path) -> Unlabelled:
         raise unread(str(error.filename or folder), error)
 
     for name, entry in files_below(folder, stop):
-        if os.path.isdir(entry.path):
+        if entry.is_dir():
             linked += 1
         elif (ending := ending_of(name)) in endings():
             names.append(name)

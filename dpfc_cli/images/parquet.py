@@ -1,9 +1,8 @@
 """Parquet files of pictures, as the Hugging Face hub lays them out. `tables` reads them."""
 
-import os
-
 from dpfc_cli.annotations.split_files import files_by_split, files_in
 from dpfc_cli.images.sets import DataSet, ImageSet, Request, Unlabelled
+from dpfc_cli.places import is_dir
 
 SUFFIX = ".parquet"
 
@@ -25,7 +24,7 @@ PARQUET = DataSet(
     open=_opened,
     location="path",
     groups=("column",),
-    holds=lambda path: path.suffix.lower() == SUFFIX and not os.path.isdir(path),
+    holds=lambda path: path.suffix.lower() == SUFFIX and not is_dir(path),
     unlabelled=_unlabelled,
 )
 """Parquet files."""

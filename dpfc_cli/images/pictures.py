@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import GUARDED, UserError, parameter, secret
 from dpfc_cli.files import check_plain
 from dpfc_cli.geometry import Geometry
+from dpfc_cli.places import place_of, remote
 
 Pixels = NDArray[np.uint8]
 Records = NDArray[np.int64]
@@ -85,6 +86,10 @@ def read_file(path: Path) -> bytes:
     """The bytes of a picture's own file. Raises OSError if it cannot be read or is no file (opening a pipe would wait
     forever), and ValueError if these are more than `MOST_BYTES`.
     """
+    if (far := remote(path)) is not None:
+        data = far.bytes_from()
+        check_size(len(data))
+        return data
     check_plain(path)
     with path.open("rb") as file:
         check_size(os.fstat(file.fileno()).st_size)
@@ -93,7 +98,7 @@ def read_file(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures in files of their own. names: relative to the folder."""
+    """Pictures in files of their own. names: relative to the folder, or, if that is `Path()`, perhaps URLs."""
 
     folder: Path
     names: list[str]
@@ -108,7 +113,7 @@ class Files:
         return str(self.folder / self.names[i])
 
     def read(self, i: int) -> bytes:
-        return read_file(self.folder / self.names[i])
+        return read_file(place_of(self.names[i]) if self.folder == Path() else self.folder / self.names[i])
 
     def only(self, records: Records) -> "Files":
         return Files(self.folder, [self.names[i] for i in records])

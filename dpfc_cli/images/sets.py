@@ -63,7 +63,8 @@ class Decoder:
         alone: bool = False,
         unusable: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self._pictures, self._preparation, self._alone, self.unusable = pictures, preparation, alone, unusable
+        # A view of a mapping cannot be sent to another process.
+        self._pictures, self._preparation, self._alone, self.unusable = pictures, preparation, alone, dict(unusable)
         self.name, self.title = pictures.name, pictures.title
         geometry = preparation.geometry
         whole = shape if geometry is None else (geometry.crop, geometry.crop, 3)

@@ -92,6 +92,10 @@ class TablePictures:
         self._kept: dict[tuple[int, int], list[bytes]] = {}
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[type["TablePictures"], tuple[list[Group], Records]]:
+        """To another process goes what is wanted, and nothing that was read."""
+        return TablePictures, (self._groups, self._records)
+
     def __len__(self) -> int:
         return len(self._records)
 
@@ -179,7 +183,7 @@ def _groups(file: pq.ParquetFile, path: Path, image: str) -> Iterator[Group]:
 def _footer(path: Path) -> bytes:
     """The footer, which holds each column's place and extremes, and so tells a file from others of its name."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 8, 0))
         footer = int.from_bytes(file.read(4), "little")
         file.seek(max(size - 8 - footer, 0))

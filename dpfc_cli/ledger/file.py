@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dpfc_cli.errors import Code, Note, UserError, damaged, printable, quoted
 from dpfc_cli.files import check_plain, json_of
-from dpfc_cli.folders import LEDGER
+from dpfc_cli.folders import LEDGER, beside
 from dpfc_cli.ledger.facts import Fact, fact_of
 from dpfc_cli.ledger.totals import Ledger
 
@@ -40,8 +40,10 @@ _CLOSED = ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_FULL", "
 
 
 def ledger_path(feature_set: Path) -> Path:
-    """The ledger of a feature set: the one of the folder where the set really lies."""
-    return feature_set.resolve().parent / LEDGER
+    """The ledger of a feature set: the one of the folder where the set really lies; of a set at a URL, that of the
+    features folder, because a ledger needs locks.
+    """
+    return beside(feature_set.resolve()) / LEDGER
 
 
 def read(path: Path) -> Ledger:

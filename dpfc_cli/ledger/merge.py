@@ -17,6 +17,7 @@ from dpfc_cli.ledger.facts import RESERVED, Cap, Fact, Merge, Set, account_name,
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.ledger.populations import check_name, check_source, refused
 from dpfc_cli.ledger.totals import Ledger
+from dpfc_cli.places import local
 
 
 def merge_ledgers(
@@ -44,7 +45,7 @@ def merge_ledgers(
         dpfc.merge_ledgers("features", "/media/old/features", apart=["ward7"])
 
     """
-    places = (Path(each).expanduser() for each in (path, other))
+    places = (local(each, "A ledger", "It needs locks.").expanduser() for each in (path, other))
     here, there = (place / LEDGER if place.is_dir() else place for place in places)
     who, same = noted("by", by) or account_name(), dict(same or {})
     for name in (*apart, *same, *same.values()):

@@ -93,7 +93,10 @@ def register(folder: Path, manifest: Manifest, population: str | None) -> None:
         check_begin(ledger)
         return _said(ledger, fact)
 
-    append(ledger_path(folder), written, "The set")
+    place = ledger_path(folder)
+    # That of a set at a URL may be the first thing in its folder.
+    place.parent.mkdir(parents=True, exist_ok=True)
+    append(place, written, "The set")
 
 
 def _said(ledger: Ledger, fact: Set) -> list[Set]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dpfc_cli import points
 from dpfc_cli.options import HEAD, Options, option, progress_option, said
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpfc_cli.heads.head import Head
     from dpfc_cli.prediction.sources import Source as Records
 
-    Source = str | Path | FeatureSet | np.ndarray
+    Source: TypeAlias = str | Path | FeatureSet | np.ndarray
 
 SOURCE = (
     "A folder of pictures (at any depth, without folders of classes); a text file with the path of a picture on each "

@@ -29,6 +29,7 @@ from dpfc_cli.images.folder import in_folder
 from dpfc_cli.images.pictures import Files
 from dpfc_cli.images.prefetch import batches
 from dpfc_cli.images.sets import Decoder, Unlabelled
+from dpfc_cli.places import exists, is_dir, place_of
 from dpfc_cli.reading import readable
 
 STDIN = "-"
@@ -162,10 +163,10 @@ def features_at(given: str, head: Head) -> Source | None:
     """The features at a path or of the name of a feature set; None if there are pictures, or nothing. UserError: they
     cannot be read, or have another width than those that the head takes.
     """
-    found, path = set_at(given), Path(given).expanduser()
+    found, path = set_at(given), place_of(given).expanduser()
     if found is not None:
         return of_set(found, head)
-    if path.suffix.lower() not in ARRAYS or not os.path.exists(path):
+    if path.suffix.lower() not in ARRAYS or not exists(path):
         return None
     with _fitting(path, head) as array:
         n, width = array.shape[0], np.dtype(array.dtype).itemsize * head.dim
@@ -204,10 +205,10 @@ def pictures_at(given: str) -> Unlabelled:
     if colon and name + colon in points.added(catalogue.GROUP) and not os.path.exists(given):
         # As `extract` names it. The files themselves say their format.
         given = after
-    path = Path(given).expanduser()
+    path = place_of(given).expanduser()
     found = next((each.unlabelled(given) for each in catalogue.formats() if each.unlabelled and each.holds(path)), None)
     if found is None:
-        found = in_folder(path) if given != STDIN and os.path.isdir(path) else _listed(given, path)
+        found = in_folder(path) if given != STDIN and is_dir(path) else _listed(given, path)
     if not len(found.pictures):
         raise missing(
             f"{quoted(given)} has no pictures: files that end in {', '.join(sorted(kinds.endings()))}.",
@@ -220,7 +221,7 @@ def _listed(given: str, path: Path) -> Unlabelled:
     """One picture, or those of a list. A path in it that is not absolute begins in the working folder."""
     if given == STDIN:
         names = _names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input")
-    elif not os.path.exists(path):
+    elif not exists(path):
         raise missing(f"There is no {quoted(given)}.", f"Name {ACCEPTED}.", parameter="source")
     elif kinds.ending_of(path.name) in kinds.endings():
         names = [given]
@@ -239,7 +240,7 @@ def _names(data: bytes, source: str) -> list[str]:
     lines = data.split(b"\0") if b"\0" in data else data.splitlines()
     names = [line.decode("utf-8", "surrogateescape") for line in lines if line.strip()]
     # The lines of a table are no paths, and could be about patients: none of them becomes the name of a row.
-    if len(data) > LARGEST_LIST or not names or not os.path.exists(names[0]):
+    if len(data) > LARGEST_LIST or not names or not exists(place_of(names[0])):
         raise missing(
             f"{quoted(source)} is no list of files: its first line names none that is there.",
             f"A list has the path of a picture on each line, from the working folder on. A table (CSV) is none. Name "

@@ -119,7 +119,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             f"{LARGEST / 1e9:.1f} GB. If it is stopped, it cannot go on, and stays charged all the same."
         )
     check_memory(method, plan, facts, request.memory)
-    stack_for(plan, training_bytes(method, plan, facts), request.memory, features.folder.resolve(), beside)
+    stack_for(plan, training_bytes(method, plan, facts), request.memory, features.scratch, beside)
     check_devices()
     rehearse(calibrated, features, standing_of(checked.after, charge))
     request.summing.verify(features, SPLIT, facts, partial(observer.progress, CHECKING))

@@ -124,7 +124,7 @@ def _named(stage: str) -> str:
 def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
     """Where the training keeps what its sums share, and answers in pieces. Nothing stays there."""
     calibrated, request, grid = checked.calibrated, checked.request, checked.grid
-    plan, facts, folder = calibrated.plan, calibrated.facts, checked.features.folder.resolve()
+    plan, facts, folder = calibrated.plan, calibrated.facts, checked.features.scratch
     others = training_bytes(calibrated.method, plan, facts)
     promised = checked.beside
     stack = stack_for(plan, others, request.memory, folder, promised)

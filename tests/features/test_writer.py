@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import load
+from dpfc_cli.features.manifest import SETTINGS, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard
-from dpfc_cli.features.writer import SETTINGS, FeatureWriter, complete
+from dpfc_cli.features.writer import FeatureWriter, complete
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.file import read
 from tests.hostile import altered

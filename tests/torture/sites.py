@@ -1,10 +1,10 @@
 """Sites and their coordinator are killed at random, and started again, until all have the head.
 
     python -m tests.torture.sites --kills 40
-    python -m tests.torture.sites --kills 10 --flower FOLDER
+    python -m tests.torture.sites --kills 10 --over flower --programs FOLDER
 
-FOLDER has the programs of Flower (`bin` of an environment with flwr). Then all messages go over Flower, with TLS and
-keys, and SuperNodes are killed as well.
+FOLDER has the programs of a carrier, Flower or NVFlare (`bin` of an environment with examples/hospitals/relay). Then
+all messages go over it, with TLS and keys, and its nodes at the sites are killed as well.
 
 It says what broke: a ledger with two charges, a release with two answers, a site without the head.
 """
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,9 @@ NAMES = ("north", "south", "west")
 START, LONGEST = 0.2, 60.0
 """Seconds before the first kill at least; seconds that one federation may take."""
 SLOW = 10
-"""How many times as long everything may take over Flower."""
+"""How many times as long everything may take over a carrier."""
 PORT = 9640
-"""Of the SuperLink. SuperNodes have the next ones."""
+"""Of the carrier's server. SuperNodes have the next ones."""
 HOSPITALS = Path(__file__).parents[2] / "examples" / "hospitals"
 
 
@@ -79,10 +79,15 @@ def supernode(name: str, programs: Path) -> None:
     keys = ["--root-certificates", "server.pem", "--auth-supernode-private-key", f"{name}.key"]
     place = ["--superlink", f"localhost:{PORT}", "--port", str(PORT + 1 + NAMES.index(name))]
     line = ["flower-supernode", *place, *keys, "--node-config", f'socket="{Path.cwd()}/{name}.sock"']
-    log = os.open("flower.log", os.O_WRONLY | os.O_APPEND)
+    become(line, flower_has(programs, name))
+
+
+def become(line: list[str], environment: dict[str, str]) -> None:
+    """Another program takes the place of this process."""
+    log = os.open("carrier.log", os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.execvpe(line[0], line, flower_has(programs, name))
+    os.execvpe(line[0], line, environment)
 
 
 @contextlib.contextmanager
@@ -103,12 +108,57 @@ def superlink(programs: Path) -> Iterator[None]:
         done
         flwr run {HOSPITALS}/relay --run-config "sockets='$PWD/link'"
     """
-    with Path("flower.log").open("wb") as log:
-        subprocess.run(["bash", "-ec", script], env=flower_has(programs, "link"), stdout=log, stderr=log, check=True)
+    with serving(script, flower_has(programs, "link")):
+        yield
+
+
+@contextlib.contextmanager
+def serving(script: str, environment: dict[str, str]) -> Iterator[None]:
+    """What a script has started, and written into link.pid."""
+    with Path("carrier.log").open("ab") as log:
+        subprocess.run(["bash", "-ec", script], env=environment, stdout=log, stderr=log, check=True)
     try:
         yield
     finally:
-        os.kill(int(Path("link.pid").read_text()), signal.SIGTERM)
+        for each in Path("link.pid").read_text().split():
+            os.kill(int(each), signal.SIGTERM)
+
+
+def nvflare_has(programs: Path) -> dict[str, str]:
+    """The environment of NVFlare's programs."""
+    here = {"DPFC_SITE": f"{Path.cwd()}", "DPFC_SOCKETS": f"{Path.cwd()}/link", "HOME": f"{Path.cwd()}"}
+    return os.environ | here | {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+def client(name: str, programs: Path) -> None:
+    """A client of NVFlare takes the place of this process."""
+    become(["bash", f"kits/federation/prod_00/{name}/startup/sub_start.sh", "--once"], nvflare_has(programs))
+
+
+@contextlib.contextmanager
+def server(programs: Path) -> Iterator[None]:
+    """A server of NVFlare with a kit for each site, and the relay."""
+    script = f"""
+        mkdir link
+        sed 's/federation.example.org/localhost/; s/8002/{PORT}/' {HOSPITALS}/nvflare/project.yml > project.yml
+        nvflare provision -p project.yml -w kits --force
+        for name in {" ".join(NAMES)}; do
+            cp {HOSPITALS}/nvflare/site/*.json kits/federation/prod_00/$name/local
+        done
+        cd kits/federation/prod_00/localhost
+        sed 's/"class_allow_list": \\[/&"relay_nvflare.Serve",/' local/resources.json.default > local/resources.json
+        bash startup/sub_start.sh --once &
+        echo $! > ../../../../link.pid
+        cd ../../../..
+        sh {HOSPITALS}/nvflare/relay.sh $PWD/kits/federation/prod_00/coordinator@example.org &
+        echo $! >> link.pid
+    """
+    with serving(script, nvflare_has(programs)):
+        yield
+
+
+CARRIERS = {"flower": (supernode, superlink), "nvflare": (client, server)}
+"""For each: what takes the place of a process at a site, and what the coordinator starts."""
 
 
 def prepared(method: str, colluding: int | None) -> None:
@@ -140,13 +190,13 @@ def broken() -> list[str]:
     return found
 
 
-def one(chance: random.Random, programs: Path | None) -> tuple[int, list[str]]:
-    """One federation, with kills until all have ended: how many, and what broke."""
+def one(chance: random.Random, node: tuple[Callable[..., None], Path] | None) -> tuple[int, list[str]]:
+    """One federation, with kills until all have ended: how many, and what broke. node: of the carrier, its programs."""
     context = multiprocessing.get_context("forkserver")
-    slow = SLOW if programs else 1
-    told = ("link" if programs else ".", 15.0 * slow)
+    slow = SLOW if node else 1
+    told = ("link" if node else ".", 15.0 * slow)
     tasks: dict[str, Any] = {name: (site, (name,)) for name in NAMES} | {"coordinator": (coordinate, told)}
-    nodes: dict[str, Any] = {f"node of {name}": (supernode, (name, programs)) for name in NAMES if programs}
+    nodes: dict[str, Any] = {f"node of {name}": (node[0], (name, node[1])) for name in NAMES if node}
     running: dict[str, Any] = {}
     kills, begun = 0, time.monotonic()
     pause = START * slow
@@ -182,12 +232,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--flower", type=Path, help="the folder of Flower's programs")
+    parser.add_argument("--over", choices=CARRIERS, help="what carries the messages")
+    parser.add_argument("--programs", type=Path, help="the folder of its programs")
     given = parser.parse_args()
     multiprocessing.set_forkserver_preload(
         ["dpfc_cli.extensions.federation.site", "dpfc_cli.extensions.federation.coordinator"]
     )
-    flower = given.flower and given.flower.absolute()
+    at_site, at_coordinator = CARRIERS.get(given.over, (None, None))
+    programs = given.programs and given.programs.absolute()
     chance, kills, wrong, rounds = random.Random(given.seed), 0, list[str](), 0
     while kills < given.kills:
         with tempfile.TemporaryDirectory() as folder:
@@ -198,8 +250,8 @@ def main() -> int:
             made = context.Process(target=prepared, args=(method, colluding))
             made.start()
             made.join()
-            with superlink(flower) if flower else contextlib.nullcontext():
-                more, found = one(chance, flower)
+            with at_coordinator(programs) if at_coordinator else contextlib.nullcontext():
+                more, found = one(chance, at_site and (at_site, programs))
             os.chdir(before)
         kills, rounds, wrong = kills + more, rounds + 1, wrong + found
         print(f"{method}{' with masks' if colluding else ''}: {more} kills, {found or 'nothing broke'}", flush=True)

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.annotations.split_files import is_clutter
 from dpfc_cli.errors import secret
+from dpfc_cli.files import range_in
 from dpfc_cli.images.pictures import Records, check_size
 from dpfc_cli.reading import readable
 
@@ -64,9 +65,7 @@ class Ranges:
     def read(self, i: int) -> bytes:
         path, size = self._path(i), int(self.sizes[i])
         check_size(size)
-        with path.open("rb") as file:
-            file.seek(int(self.offsets[i]))
-            data = file.read(size)
+        data = range_in(path, int(self.offsets[i]), size)
         if len(data) != size:
             with reading(path):
                 raise ValueError("it is shorter than it was when it was listed")
@@ -99,12 +98,17 @@ def ranges(found: list[tuple[int, Member]], places: tuple[tuple[Path, str], ...]
     )
 
 
-def members(path: Path) -> Iterator[Member]:
-    """The regular files of an archive, in its order, without what systems leave behind. Raises UserError if it is
-    damaged or not a tar archive.
+def members(path: Path, file: BinaryIO) -> Iterator[Member]:
+    """The regular files of an archive, in its order, without what systems leave behind. file: the archive, open. It may
+    be read elsewhere meanwhile. Raises UserError if it is damaged or not a tar archive.
     """
-    with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
-        for member in _regular(archive):
+    how: dict[str, Any] = {"mode": "r:", "errors": "backslashreplace", "tarinfo": Header}
+    with reading(path):
+        # Before a buffer is filled: it would be dropped.
+        whole = file.seek(0, io.SEEK_END)
+        file.seek(0)
+    with reading(path), tarfile.open(fileobj=file, **how) as archive:
+        for member in _regular(archive, whole):
             if not any(map(is_clutter, member.name.split("/"))):
                 yield Member(member.name, member.offset_data, member.size)
 
@@ -115,10 +119,9 @@ def reading(path: Path) -> AbstractContextManager[None]:
     return readable(path, "a tar archive", remedy, *UNPACKING)
 
 
-def _regular(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The regular files of an archive. ValueError if it is damaged, or has others beside folders."""
-    archive.fileobj.seek(0, io.SEEK_END)  # type: ignore[call-arg]
-    end, whole = -1, archive.fileobj.tell()
+def _regular(archive: tarfile.TarFile, whole: int) -> Iterator[tarfile.TarInfo]:
+    """The regular files of an archive of `whole` bytes. ValueError if it is damaged, or has others beside folders."""
+    end = -1
     while (member := archive.next()) is not None:
         # The archive would remember every member, and there may be millions.
         archive.members = []  # type: ignore[attr-defined]

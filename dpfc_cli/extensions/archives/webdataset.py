@@ -5,7 +5,6 @@ The label is a text. Or it stands in the record's `.json`, under a usual name or
 (`.txt`, `.seg.png`) are left out, and counted. What systems leave behind is not.
 """
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -24,6 +23,7 @@ from dpfc_cli.extensions.archives.tars import Member, members, ranges, reading
 from dpfc_cli.files import json_of
 from dpfc_cli.images.kinds import check_readable, ending_of, endings
 from dpfc_cli.images.sets import DataSet, Entry, ImageSet, Listed, Request, Unlabelled, image_set
+from dpfc_cli.places import is_dir
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
@@ -86,7 +86,7 @@ def _records(paths: list[Path], request: Request, skipped: Counter[str]) -> list
     for done, path in enumerate(paths, 1):
         keys: set[str] = set()
         with reading(path), path.open("rb") as file:
-            for key, parts in groupby(members(path), lambda member: _key(member.name)):
+            for key, parts in groupby(members(path, file), lambda member: _key(member.name)):
                 if key in keys:
                     raise _refused(
                         f"Record {secret(key)} is in {quoted(path)} twice. It would count as two records.",
@@ -191,11 +191,12 @@ def unlabelled(pattern: str) -> Unlabelled:
     paths, skipped = sorted(files_in(pattern, SUFFIX)), Counter[str]()
     found: list[tuple[int, Member]] = []
     for which, path in enumerate(paths):
-        for member in members(path):
-            if (ending := ending_of(member.name)) in endings():
-                found.append((which, member))
-            else:
-                skipped[ending] += 1
+        with reading(path), path.open("rb") as file:
+            for member in members(path, file):
+                if (ending := ending_of(member.name)) in endings():
+                    found.append((which, member))
+                else:
+                    skipped[ending] += 1
     check_readable(member.name for _, member in found)
     places = tuple((path, f"{path.name}/" if len(paths) > 1 else "") for path in paths)
     return Unlabelled(ranges(found, places), left_out(skipped))
@@ -206,7 +207,7 @@ WEBDATASET = DataSet(
     open=open_webdataset,
     location="path",
     groups=("folder", "name", "column"),
-    holds=lambda path: path.suffix.lower() == SUFFIX and not os.path.isdir(path),
+    holds=lambda path: path.suffix.lower() == SUFFIX and not is_dir(path),
     unlabelled=unlabelled,
 )
 """Tar archives of records."""

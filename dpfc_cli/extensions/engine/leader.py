@@ -110,7 +110,7 @@ def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dic
     part, split = passes.part_of(facts, processes.number, processes.count), asked["split"]
     by_person = facts.rows is not None
     stream = features.stream(split, part.begin, groups=by_person)
-    records, folder = len(reached(part, facts)), features.folder.resolve()
+    records, folder = len(reached(part, facts)), features.scratch
     shelf = shelf_for(asked["side"], records, facts, grid, 0, asked["memory"], folder)
     try:
         directions = None if shelf is None else Directions(shelf)

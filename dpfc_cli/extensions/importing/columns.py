@@ -34,6 +34,7 @@ from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_le
 from dpfc_cli.extraction.arrays import BLOCK, ROWS
 from dpfc_cli.files import json_of
 from dpfc_cli.memory import check_fits
+from dpfc_cli.places import place_of
 from dpfc_cli.reading import readable
 
 VALUES = 2**20
@@ -71,8 +72,10 @@ def open_columns(
         UserError: the files cannot be read, or have no such columns.
 
     """
-    folder = Path(pattern)
-    of_csv = not any(folder.rglob("*.parquet")) if folder.is_dir() else pattern.lower().endswith(".csv")
+    folder = place_of(pattern)
+    of_csv = pattern.lower().endswith(".csv")
+    if folder.is_dir():
+        of_csv = not any(path.name.endswith(".parquet") for path in split_files.all_below(folder))
     found = split_files.files_by_split(pattern, ".csv" if of_csv else ".parquet")
     roles = split_files.splits_by_role(found)
     used = {role: found[split] for role, split in roles.items()}

@@ -22,6 +22,7 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.populations import check_name
 from dpfc_cli.options import takes
+from dpfc_cli.places import place_of
 
 _HOT = frozenset(("0", "1", "0.0", "1.0", "False", "True"))
 """Labels of tables with a column for each class."""
@@ -58,7 +59,7 @@ def import_features(wanted: Import) -> Imported:
     """
     given, arrays = (ARRAYS, in_memory(wanted.path)) if isinstance(wanted.path, Mapping) else (wanted.path, None)
     folder = slides.folder_of(given)
-    path = Path(given) if folder is None else folder
+    path = place_of(given) if folder is None else folder
     refuse_both(wanted.each_record_is_a_person, wanted.group_column is not None, "group_column")
     # Heads have the name. A path may be called after a patient.
     held = "" if wanted.hold_out is None else f"-holdout{wanted.hold_out:g}"

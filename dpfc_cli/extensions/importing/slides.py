@@ -24,7 +24,7 @@ from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
 from dpfc_cli.annotations.metadata import Needed, Value, columns_in, rows, usual_column
 from dpfc_cli.annotations.person_hints import column_of, persons_noticed
-from dpfc_cli.annotations.split_files import rows_by_split, split_column, splits_by_role, splits_left_out
+from dpfc_cli.annotations.split_files import rows_by_split, sizes_below, split_column, splits_by_role, splits_left_out
 from dpfc_cli.arrays import FLOATS, sliced
 from dpfc_cli.errors import (
     GUARDED,
@@ -41,6 +41,7 @@ from dpfc_cli.extensions.importing.table import Table, Tables, numbered
 from dpfc_cli.features.hdf5 import arrays_of
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.memory import check_fits, proved
+from dpfc_cli.places import place_of, remote
 from dpfc_cli.reading import unread
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
@@ -64,7 +65,7 @@ _LATER = ("memory", "unreadable", "busy")
 def folder_of(path: str | Path) -> Path | None:
     """The folder of `slides:FOLDER`; None for another source."""
     text = str(path)
-    return Path(text.removeprefix(PREFIX)).expanduser() if text.startswith(PREFIX) else None
+    return place_of(text.removeprefix(PREFIX)).expanduser() if text.startswith(PREFIX) else None
 
 
 def refuse(wanted: Import) -> None:
@@ -94,7 +95,7 @@ def pooled(folder: Path, wanted: Import, classes: tuple[str, ...]) -> Tables:
             "Nothing says which slides there are, and what their labels are.",
             f"Name a CSV file with a line for each slide: {parameter('table')}.",
         )
-    table = Path(wanted.table).expanduser()
+    table = place_of(wanted.table).expanduser()
     lines = list(rows(table, "slide"))
     if not wanted.each_record_is_a_person and wanted.group_column is None:
         seems = _noticed([line for _, line in lines])
@@ -165,21 +166,23 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         )
     below: dict[str, list[Path]] = {}
     skipped: list[OSError] = []
-    for at, _, names in os.walk(folder, onerror=skipped.append):
-        for name in sorted(names):
-            if name.endswith(ENDINGS) and not name.startswith("."):
-                below.setdefault(composed(Path(name).stem), []).append(Path(at, name))
+    found_at = ((at, name) for at, _, names in os.walk(folder, onerror=skipped.append) for name in sorted(names))
+    there = (Path(*each) for each in found_at) if remote(folder) is None else map(place_of, sizes_below(folder))
+    for path in there:
+        if path.name.endswith(ENDINGS) and not path.name.startswith("."):
+            below.setdefault(composed(path.stem), []).append(path)
     found: list[Path | None] = []
     for slide in slides:
         named = PurePosixPath(composed(slide))
         stems = [named.name] * (named.suffix not in ENDINGS)
         stems += [named.stem] * (named.suffix.lower() in (*ENDINGS, *SCANS))
         several = next((below[stem] for stem in stems if stem in below), [])
-        several = [path for path in several if path.parent == folder / named.parent] or several
+        exact = [path for path in several if str(path.relative_to(folder).parent) == str(named.parent)]
+        several = exact or several
         if len(several) > 1:
             raise conflict(
                 f"{quoted(folder)} has {len(several)} files for the slide {secret(slide)}: "
-                f"{secret(*(os.path.relpath(path, folder) for path in several[:4]))}. {GUARDED}",
+                f"{secret(*(path.relative_to(folder) for path in several[:4]))}. {GUARDED}",
                 "Name the folder of one run of one encoder.",
             )
         found.append(several[0] if several else None)

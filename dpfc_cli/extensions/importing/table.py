@@ -12,11 +12,12 @@ import numpy as np
 
 from dpfc_cli.annotations.classes import text_of
 from dpfc_cli.annotations.groups import keys_in
-from dpfc_cli.annotations.split_files import files_by_ending, is_clutter
+from dpfc_cli.annotations.split_files import all_below, files_by_ending
 from dpfc_cli.arrays import FLOATS, Array
 from dpfc_cli.errors import counted, damaged, quoted
 from dpfc_cli.extraction.arrays import Records
 from dpfc_cli.memory import check_fits
+from dpfc_cli.places import place_of
 
 MOST_NAMED = 20
 """Of what is left out, the most names that are said."""
@@ -64,7 +65,7 @@ def listed(names: Collection[str]) -> str:
 
 def files_left_out(folder: Path, used: Collection[Path]) -> tuple[str, ...]:
     """What is said of the files of a folder, if it is one, that are not used."""
-    there = {path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name)}
+    there = {*all_below(folder)}
     left = Counter(path.suffix for path in sorted(there.difference(used)))
     return (f"Left out: {files_by_ending(left)}.",) if left else ()
 
@@ -85,7 +86,7 @@ def with_groups(table: Table, source: str, groups: Array, name: str) -> Table:
             f"Groups are n integers or n texts: for each record the person to whom it belongs. {FIXED}",
         )
     # As they are, sorted, and twice more while they are compared.
-    check_fits(Path(source), f"'{name}'", max(8, groups.dtype.itemsize) * table.n, copies=4)
+    check_fits(place_of(source), f"'{name}'", max(8, groups.dtype.itemsize) * table.n, copies=4)
     return replace(table, keys=keys_in(groups.read(0, table.n), source, name))
 
 
@@ -158,4 +159,4 @@ def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name:
             f"y.astype('int64')). {FIXED}",
         )
     # As they are, as int64, and twice more while they are compared.
-    check_fits(Path(source), f"'{name}'", max(8, dtype.itemsize) * math.prod(shape), copies=4)
+    check_fits(place_of(source), f"'{name}'", max(8, dtype.itemsize) * math.prod(shape), copies=4)

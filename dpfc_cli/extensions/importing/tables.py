@@ -20,13 +20,14 @@ import numpy as np
 from dpfc_cli.annotations.classes import USUAL_NAMES
 from dpfc_cli.annotations.groups import GROUPS, names_persons
 from dpfc_cli.annotations.person_hints import column_of
-from dpfc_cli.annotations.split_files import TEST_SPLITS, TRAIN_SPLITS, plain, splits_by_role
+from dpfc_cli.annotations.split_files import TEST_SPLITS, TRAIN_SPLITS, all_below, plain, splits_by_role
 from dpfc_cli.annotations.subgroups import Named, codes_of
 from dpfc_cli.arrays import NPY, Array, arrays_in, sliced
 from dpfc_cli.errors import UserError, conflict, missing, parameter, quoted, unsupported
 from dpfc_cli.extensions.importing.table import Table, Tables, checked, files_left_out, left_out, with_groups
 from dpfc_cli.extraction.arrays import BLOCK, ROWS
 from dpfc_cli.features.hdf5 import ARRAYS
+from dpfc_cli.places import entries_in
 
 NAMES = "{train,test}_{x,y}.npy"
 ACCEPTED = f"a folder with {NAMES}, or an .npz, .safetensors, .h5, .parquet or .csv file"
@@ -124,10 +125,12 @@ def _arrays(path: Path, stack: ExitStack) -> Arrays | None:
     """The arrays of a source; None if they are columns of parquet or CSV files."""
     kind = path.suffix.lower()
     if path.is_dir():
-        files = sorted(file for file in path.glob(f"*{NPY}") if not file.name.startswith("."))
+        with entries_in(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(NPY) and entry.name[0] != ".")
+        files = [path / name for name in names]
         # Those that are not asked for are not opened.
         arrays = {file.stem: partial(_first, file) for file in files}
-        tables = any(any(path.rglob(f"*{ending}")) for ending in COLUMNS)
+        tables = any(each.name.endswith(COLUMNS) for each in all_below(path))
         if not arrays and not tables:
             raise missing(f"{quoted(path)} has neither arrays nor files of columns.", f"Give {ACCEPTED}.")
         usual = any(_parts(name)[1].casefold() in (*FEATURES, *USUAL_NAMES) for name in arrays)

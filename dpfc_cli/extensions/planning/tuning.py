@@ -27,6 +27,7 @@ from msgspec import Meta
 from dpfc_cli.errors import conflict, counted, parameter, quoted
 from dpfc_cli.features.reader import FeatureSet, cut
 from dpfc_cli.files import json_of
+from dpfc_cli.folders import beside
 from dpfc_cli.heads.head import Scorer
 from dpfc_cli.heads.metrics import ranked, score
 from dpfc_cli.ledger.public import SPLIT
@@ -100,7 +101,7 @@ class Trials:
         self.points = [{}, *(p for p in factors(self.method, self.given) if any(f != 1 for f in p.values()))]
         self.draws = [drawn(known, labels, facts, seed) for seed in range(draws)]
         place = known.folder.resolve()
-        self._path = place.with_name(place.name + SUFFIX)
+        self._path = beside(place) / (place.name + SUFFIX)
         self._kept = _read(self._path)
         self._open: tuple[int, BlockStream, BlockStream] | None = None
 
@@ -130,7 +131,7 @@ class Trials:
             made = self.method.defaults(draw.facts, mu, options)
             plan, records = self.method.plan(draw.facts, made), Unprotected(train)
             oracle: Oracle
-            folder = self.known.folder.resolve()
+            folder = self.known.scratch
             # Large answers are made in pieces, which share the vectors of the records.
             shelf = InFile(folder) if plan.stacked else None
             stack = stack_for(plan, training_bytes(self.method, plan, draw.facts), self._memory, folder)

@@ -35,6 +35,7 @@ class Reporting(Options):
     features: Path | str | None = option(
         "Not for shared: the feature set, by path or name. Default: that of the training.",
         metavar="SET",
+        urls=True,
     )
     ledger: Path | str | None = option(f"Not for shared: {LEDGER[0].lower()}{LEDGER[1:]}", metavar="FILE")
     not_before: str | None = option(f"Not for shared: {NOT_BEFORE[0].lower()}{NOT_BEFORE[1:]}", metavar="DATE")

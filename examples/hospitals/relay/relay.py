@@ -5,15 +5,15 @@ In each SuperNode, `ask` gives a message to the socket of the site, and returns 
 An empty reply says that nobody is there. The coordinator then asks again.
 """
 
-import contextlib
-import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from relay_sockets import listen, reply
 
 client = ClientApp()
 server = ServerApp()
@@ -29,22 +29,10 @@ def data_of(message: Message) -> bytes:
     return message.content["relay"]["bytes"].data
 
 
-def received(connection: socket.socket) -> bytes:
-    """All that comes until the other side has said everything."""
-    with connection.makefile("rb") as file:
-        return file.read()
-
-
 @client.query()
 def ask(message: Message, context: Context) -> Message:
-    """In a SuperNode: what the site replies. It waits while the site is connected."""
-    reply = b""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as site:
-        site.connect(str(context.node_config["socket"]))
-        site.sendall(data_of(message))
-        site.shutdown(socket.SHUT_WR)
-        reply = received(site)
-    return Message(content(reply), reply_to=message)
+    """In a SuperNode: what the site replies."""
+    return Message(content(reply(str(context.node_config["socket"]), data_of(message))), reply_to=message)
 
 
 class Nodes:
@@ -59,28 +47,12 @@ class Nodes:
         started = self.started[node]
         sent = self._grid.push_messages([Message(content(data), node, "query")])
         while self.started[node] == started:
-            for reply in self._grid.pull_messages(sent):
-                if reply.has_error():
-                    raise ConnectionError(reply.error.reason)
-                return data_of(reply)
+            for answer in self._grid.pull_messages(sent):
+                if answer.has_error():
+                    raise ConnectionError(answer.error.reason)
+                return data_of(answer)
             time.sleep(PAUSE)
         return b""
-
-    def listen(self, node: int, path: Path) -> None:
-        """Give what is said at a socket to a SuperNode, for ever."""
-        path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(path))
-            # Nobody can connect before it listens.
-            path.chmod(0o600)
-            door.listen()
-            while True:
-                connection, _ = door.accept()
-                with connection:
-                    try:
-                        connection.sendall(self.carry(node, received(connection)))
-                    except Exception as error:  # The coordinator asks again.
-                        print(f"{path.name}: {str(error)!r}", flush=True)
 
 
 @server.main()
@@ -94,5 +66,5 @@ def serve(grid: Grid, context: Context) -> None:
             if not known:
                 at = folder / f"{node.name}.sock"
                 print(f"{at} is SuperNode {node.node_id}", flush=True)
-                threading.Thread(target=nodes.listen, args=(node.node_id, at), daemon=True).start()
+                threading.Thread(target=listen, args=(at, partial(nodes.carry, node.node_id)), daemon=True).start()
         time.sleep(PAUSE)
