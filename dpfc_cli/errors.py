@@ -85,6 +85,7 @@ MOST_MARKS = 6
 """Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
 _QUOTED = re.compile("\0'(.*?)'\0", re.DOTALL)
 _SECRET = re.compile("\0\"(['\n].*?['\n])\"\0", re.DOTALL)
+_CREDENTIALS = re.compile(r"(://)(?:[^\s'/…]*:[^\s']*|[^\s'/]+)(?=@)|(://[^\s'?]*\?)[^\s'/]*=[^\s']*")
 _EMPTY = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
 
@@ -214,8 +215,11 @@ def printable(text: str) -> str:
     These are line ends, control characters (a terminal obeys them), marks of direction (they reorder a line), other
     characters without a look of their own, halves of characters (bytes of a file's name that are no UTF-8), and marks
     beyond `MOST_MARKS`. Letters of all scripts stay, those that are written from right to left too. Different texts
-    stay different, unless one holds an escape already. Twice is the same as once.
+    stay different, unless one holds an escape already. Twice is the same as once. Users, passwords and queries of URLs
+    are left out: whoever types a wrong command may have typed them, too.
     """
+    if "://" in text:
+        text = _CREDENTIALS.sub(lambda found: f"{found[1] or found[2]}…", text)
     if text.isascii() and text.isprintable():
         return text
     shown, marks = [], 0

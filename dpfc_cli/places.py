@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from os import PathLike, stat_result
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -24,37 +24,25 @@ _SECRET = re.compile(r"(?!arn:)[^/]*[@:]|[^?]*\?[^/]*=")
 slashes itself), or a query with values. A bucket of Amazon may be called `arn:…`."""
 
 
-class Entry(Protocol):
-    """What a listing has: an `os.DirEntry`, or the same at a URL."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool: ...
-    def is_symlink(self) -> bool: ...
-    def stat(self) -> stat_result: ...
+Entries = Iterator["os.DirEntry[str]"]
+"""What a listing has; at a URL objects that do the same."""
 
 
 @runtime_checkable
 class Remote(Protocol):
     """What a place at a URL can do beside what a path can. All raise OSError."""
 
-    def entries(self, *, below: bool = False) -> Iterator[Entry]:
+    def entries(self, *, below: bool = False) -> Entries:
         """What lies in it as in a folder; with `below` the files at any depth, named from it on."""
-        ...
 
     def bytes_from(self, start: int = 0, stop: int | None = None) -> bytes:
         """The bytes [start, stop) of a file, by one request."""
-        ...
 
     def make(self, data: bytes) -> bool:
         """Make a file of these bytes, whole or not at all, unless there is one: False."""
-        ...
 
     def tag(self) -> tuple[Any, ...]:
         """What tells a file from others of its name, without reading it."""
-        ...
 
 
 def place_of(text: str | PathLike[str]) -> Path:
@@ -109,7 +97,7 @@ def exists(path: Path) -> bool:
         return path.exists()
 
 
-def entries_in(folder: Path) -> AbstractContextManager[Iterator[Entry]]:
+def entries_in(folder: Path) -> AbstractContextManager[Entries]:
     """What lies in a folder. Raises OSError."""
     return os.scandir(folder) if (far := remote(folder)) is None else nullcontext(far.entries())
 

@@ -56,3 +56,16 @@ def test_what_tells_of_a_record_is_in_no_text_of_an_error() -> None:
         assert error.full == f"'{printable(name.replace(chr(0), ''))}' in 'a.csv' has no person."
         assert not any(name in text for text in (str(error), *error.args))
     assert UserError(f"No: {secret('a, b', 'c, d')}.", "Name them.").full == "No: \na, b\nc, d\n."
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("'s3://KEY:pass/word+@bucket/x' is", "'s3://…@bucket/x' is"),
+        ("https://token@host/x", "https://…@host/x"),
+        ("s3://bucket/x.parquet?X-Signature=ab/c=&y=1 is", "s3://bucket/x.parquet?… is"),
+        ("hf://datasets/owner/name@v1/part-?.csv", "hf://datasets/owner/name@v1/part-?.csv"),
+    ],
+)
+def test_a_secret_in_a_url_is_never_shown(typed: str, shown: str) -> None:
+    assert printable(typed) == printable(shown) == shown

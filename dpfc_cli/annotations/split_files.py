@@ -20,7 +20,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from dpfc_cli.annotations.groups import Keys, sha256_of_key
 from dpfc_cli.errors import GUARDED, UserError, bad_record, conflict, counted, missing, parameter, quoted, secret
 from dpfc_cli.files import named_twice
-from dpfc_cli.places import Entry, answered, entries_in, place_of, remote
+from dpfc_cli.places import answered, entries_in, place_of, remote
 
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
@@ -116,9 +116,13 @@ def files_in(pattern: str, suffix: str) -> list[Path]:
     with answered(place):
         if place.is_dir():
             listed = [(pattern, sorted(each for each in all_below(place) if each.name.endswith(suffix)))]
+        elif remote(place) is None:
+            listed = [(name, _matching(name)) for name in expanded(str(place))]
+        elif place.is_file():
+            listed = [(pattern, [place])]
         else:
-            matching = _matching if remote(place) is None else partial(_matching_at, cache(sizes_below))
-            listed = [(name, matching(name)) for name in expanded(str(place))]
+            urls = cache(sizes_in)
+            listed = [(name, _matching_at(urls, name)) for name in expanded(str(place))]
     lacking = next((name for name, paths in listed if not paths), None)
     if lacking is not None:
         raise missing(
@@ -177,10 +181,10 @@ def _matching(name: str) -> list[Path]:
     return [Path(each) for each in names if os.path.isfile(each)]
 
 
-def _matching_at(below: Callable[[Path], dict[str, int]], name: str) -> list[Path]:
-    """The files at a URL that fit one name. below: `sizes_below`, so that each folder is listed once."""
+def _matching_at(urls: Callable[[Path, bool], Collection[str]], name: str) -> list[Path]:
+    """The files at a URL that fit one name. urls: `sizes_in`, so that each folder is listed once."""
     if not glob.has_magic(name):
-        return [path] if str(path := place_of(name)) in below(path.parent) else []
+        return [path] if str(path := place_of(name)) in urls(path.parent, False) else []
     wanted = name.split("/")
     folder = place_of("/".join(itertools.takewhile(lambda part: not glob.has_magic(part), wanted)))
 
@@ -191,14 +195,17 @@ def _matching_at(below: Callable[[Path], dict[str, int]], name: str) -> list[Pat
             fnmatch.fnmatchcase(part, form) and (form[:1] == "." or part[:1] != ".") for part, form in parts
         )
 
-    return [place_of(found) for found in sorted(filter(fits, below(folder)))]
+    found = sorted(filter(fits, urls(folder, glob.has_magic(name.rpartition("/")[0]))))
+    return [folder / url.removeprefix(f"{folder}".rstrip("/") + "/") for url in found]
 
 
 def all_below(folder: Path) -> Iterator[Path]:
     """The files in a folder and below it whose own names are no clutter."""
-    if remote(folder) is not None:
-        return (path for path in map(place_of, sizes_below(folder)) if not is_clutter(path.name))
-    return (path for path in folder.rglob("*") if path.is_file() and not is_clutter(path.name))
+    if (far := remote(folder)) is not None:
+        found = (folder / entry.name for entry in far.entries(below=True))
+    else:
+        found = (path for path in folder.rglob("*") if path.is_file())
+    return (path for path in found if not is_clutter(path.name))
 
 
 def _word(path: Path, top: Path, find: Callable[[str], re.Match[str] | None]) -> str | None:
@@ -229,7 +236,9 @@ def folders_in(folder: Path) -> list[str]:
         return [entry.name for entry in entries if not is_clutter(entry.name) and entry.is_dir()]
 
 
-def files_below(folder: Path, unreadable: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, Entry]]:
+def files_below(
+    folder: Path, unreadable: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """What lies in a folder and below it and is the user's: files, each with its name from the folder on, and links to
     folders, which are not followed. unreadable: is told of a folder that cannot be read; None: OSError.
     """
@@ -285,12 +294,12 @@ There = Callable[[str], bool]
 """Whether there is a file of that path, or of that URL."""
 
 
-def sizes_below(folder: Path) -> dict[str, int]:
-    """The size of each file in a folder at a URL and below it, by its URL: one listing, and not a request for each.
+def sizes_in(folder: Path, below: bool = True) -> dict[str, int]:
+    """The size of each file in a folder at a URL, and below it, by its URL: one listing, and not a request for each.
     Empty for a folder of this machine.
     """
-    far = remote(folder)
-    return {} if far is None else {entry.path: entry.stat().st_size for entry in far.entries(below=True)}
+    found = () if (far := remote(folder)) is None else far.entries(below=below)
+    return {entry.path: entry.stat().st_size for entry in found if not entry.is_dir()}
 
 
 def inside(folder: Path, name: str, there: There = os.path.lexists) -> Path | None:

@@ -49,7 +49,7 @@ from dpfc_cli.annotations.split_files import (
     left_out,
     refuse_twice,
     rows_by_split,
-    sizes_below,
+    sizes_in,
     split_column,
     splits_left_out,
 )
@@ -115,7 +115,7 @@ def _opened(request: Request) -> ImageSet:
     needed += [] if rule is None or rule.column is None else [_person(rule.column)]
 
     far = remote(path) is not None
-    sizes = cache(partial(sizes_below, path))
+    sizes = cache(partial(sizes_in, path))
 
     def there(name: str) -> bool:
         return name in sizes() if far else os.path.lexists(name)

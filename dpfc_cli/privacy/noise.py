@@ -43,6 +43,8 @@ DIGITS = 120
 ETA_PER_SAMPLE = 2.0**-240
 """An upper bound on the total variation distance between the distribution of one sample and that of N."""
 _BATCH = 1 << 17
+_WORDS = 1 << 24
+"""Words of a sample that are in memory at a time."""
 
 
 class Bits(Protocol):
@@ -81,7 +83,8 @@ class SeededBits:
 
 def bernoulli(rate: float, count: int, bits: Bits) -> np.ndarray:
     """`count` independent booleans. Each is true with probability ⌊rate·2⁶⁴⌋/2⁶⁴ ≤ rate < 1."""
-    return bits.words(count) < np.uint64(int(rate * 2**64))
+    limit, starts = np.uint64(int(rate * 2**64)), range(0, count, _WORDS)
+    return np.concatenate([bits.words(min(_WORDS, count - start)) < limit for start in starts])
 
 
 def rounded_normal(sigma: int, size: int, bits: Bits) -> np.ndarray:

@@ -158,6 +158,21 @@ def test_a_record_takes_part_if_its_word_lies_below_the_rate() -> None:
     assert bernoulli(0.3, 3, Scripted([0, 2**63, 2**64 - 1])).tolist() == [True, False, False]
 
 
+def test_a_sample_of_many_units_holds_a_byte_for_each_and_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "_WORDS", 4)
+    drawn: list[np.ndarray] = []
+
+    class Watched(SeededBits):
+        def words(self, count: int) -> np.ndarray:
+            drawn.append(super().words(count))
+            return drawn[-1]
+
+    sample = bernoulli(0.5, 10, Watched(1))
+    assert sample.dtype == np.bool_
+    assert [len(each) for each in drawn] == [4, 4, 2]
+    assert np.array_equal(sample, np.concatenate(drawn) < 2**63)
+
+
 def test_half_a_unit_rounds_away_and_the_top_bit_is_the_sign() -> None:
     half, sign = 1 << 62, 1 << 63
     values = [

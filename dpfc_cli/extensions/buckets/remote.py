@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from stat import S_IFDIR, S_IFREG
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from upath.extensions import ProxyUPath
+
+from dpfc_cli.errors import unsupported
 
 AHEAD = 8 << 20
 """Bytes that are read at once from a file that is read from its beginning on."""
@@ -50,15 +53,15 @@ class Place(ProxyUPath):
         found = self._info()
         return found["size"], *(str(found.get(key)) for key in _TAGS)
 
-    def entries(self, *, below: bool = False) -> Iterator["Listed"]:
+    def entries(self, *, below: bool = False) -> Iterator[Any]:
         with _in_our_words(self):
             found = self.fs.find(self.path, detail=True).values() if below else self.fs.ls(self.path, detail=True)
         top = f"{self.path.rstrip('/')}/"
         for info in found:
             name = info["name"].removeprefix(top)
-            # A key that ends in a slash stands for a folder without files.
-            if name and not (below and name.endswith("/")) and info["name"] != top:
-                yield Listed(name.rstrip("/"), f"{self}/{name}", info)
+            # A key that ends in a slash stands for a folder without files, and a file is listed in itself.
+            if name not in ("", info["name"]) and not (below and name.endswith("/")):
+                yield _listed(name.rstrip("/"), f"{self.protocol}://{top}{name}", info)
 
     def bytes_from(self, start: int = 0, stop: int | None = None) -> bytes:
         with _in_our_words(self):
@@ -85,6 +88,8 @@ class Place(ProxyUPath):
         return file if "b" in mode else io.TextIOWrapper(file, encoding=encoding, **more)
 
     def make(self, data: bytes) -> bool:
+        if self.protocol == "hf":
+            raise unsupported("Nothing can be made at hf://: it knows no conditional writes.", "Choose another place.")
         with _in_our_words(self):
             try:
                 self.fs.pipe_file(self.path, data, mode="create")
@@ -101,21 +106,12 @@ _TAGS = ("ETag", "etag", "content_md5", "generation", "blob_id", "LastModified",
 """What providers call what tells a file from others of its name."""
 
 
-class Listed(NamedTuple):
-    """What a listing has, as `os.DirEntry`."""
-
-    name: str
-    path: str
-    info: dict[str, Any]
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return bool(self.info["type"] == "directory")
-
-    def is_symlink(self) -> bool:
-        return False
-
-    def stat(self) -> os.stat_result:
-        return _facts(self.info)
+def _listed(name: str, url: str, info: dict[str, Any]) -> Any:
+    """What a listing has, as an `os.DirEntry`."""
+    folder, facts = info["type"] == "directory", _facts(info)
+    return SimpleNamespace(
+        name=name, path=url, is_dir=lambda **_: folder, is_symlink=lambda: False, stat=lambda **_: facts
+    )
 
 
 def _facts(info: dict[str, Any]) -> os.stat_result:

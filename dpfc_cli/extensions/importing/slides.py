@@ -24,7 +24,7 @@ from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.classes import USUAL_NAMES, coded, composed, numbers_of, text_of
 from dpfc_cli.annotations.metadata import Needed, Value, columns_in, rows, usual_column
 from dpfc_cli.annotations.person_hints import column_of, persons_noticed
-from dpfc_cli.annotations.split_files import rows_by_split, sizes_below, split_column, splits_by_role, splits_left_out
+from dpfc_cli.annotations.split_files import all_below, rows_by_split, split_column, splits_by_role, splits_left_out
 from dpfc_cli.arrays import FLOATS, sliced
 from dpfc_cli.errors import (
     GUARDED,
@@ -166,9 +166,9 @@ def _files(folder: Path, slides: Sequence[str], table: Path) -> list[Path | None
         )
     below: dict[str, list[Path]] = {}
     skipped: list[OSError] = []
-    found_at = ((at, name) for at, _, names in os.walk(folder, onerror=skipped.append) for name in sorted(names))
-    there = (Path(*each) for each in found_at) if remote(folder) is None else map(place_of, sizes_below(folder))
-    for path in there:
+    walked = os.walk(folder, onerror=skipped.append) if remote(folder) is None else ()
+    there = (Path(at, name) for at, _, names in walked for name in sorted(names))
+    for path in there if remote(folder) is None else all_below(folder):
         if path.name.endswith(ENDINGS) and not path.name.startswith("."):
             below.setdefault(composed(path.stem), []).append(path)
     found: list[Path | None] = []

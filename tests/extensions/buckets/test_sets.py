@@ -17,7 +17,7 @@ from dpfc_cli.features.manifest import MANIFEST, SETTINGS
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.places import place_of
+from dpfc_cli.places import place_of, remote
 from dpfc_cli.training.observer import TRAINING, Observer
 from tests.cli.conftest import charges
 from tests.extensions.buckets.conftest import KEY, SECRET, TOKEN, Bucket
@@ -72,6 +72,22 @@ def test_a_head_of_a_set_in_a_bucket_is_that_of_a_local_one_to_the_bit(
     assert len(charges()) == 3
     dpfc("evaluate", "--features", there, ends=0)
     assert "ward" in dpfc("budget", "--features", there, ends=0).stdout
+
+
+def test_a_pass_takes_one_request_for_each_shard_and_verifying_it_no_more(
+    bucket: Bucket, asked: Callable[[], list[str]]
+) -> None:
+    w = writer(bucket.url("set"))
+    make(w)
+    w.finish()
+    found = FeatureSet(bucket.url("set"))
+    asked()
+    for split, shards in (("train", 4), ("test", 2)):
+        for use in (lambda name: [*found.stream(name)(3)], found.verify):
+            use(split)
+            assert len(asked()) == shards
+    found.is_same()
+    assert len(asked()) == 1
 
 
 def test_a_set_that_was_begun_goes_on_with_the_shards_that_are_there(bucket: Bucket, tmp_path: Path) -> None:
@@ -297,8 +313,12 @@ def test_a_url_with_a_secret_is_refused_and_not_repeated(dpfc: Dpfc, bucket: Buc
             ("train", "--features", url, "--epsilon", "1"),
             ("train", "--out", url, "--epsilon", "1"),
             ("predict", "head", url),
+            ("extract", url, "--dataset", "digits"),
+            ("train", url),
+            ("list", url),
+            ("budget", "--ledger", url),
         ):
-            ended = dpfc(*line)
+            ended = dpfc("-v", *line)
             assert ended.exit_code == 2, line
             assert SECRET not in ended.output
             assert KEY not in ended.output, line
@@ -322,7 +342,7 @@ def test_wrong_credentials_a_bucket_that_is_not_there_and_no_server_are_said(
             ("extract", "digits", "--out", bucket.url("new"), "--limit", "20"),
             ("train", "--features", bucket.url("set"), "--epsilon", "1"),
         ):
-            ended = dpfc(*line, ends=7)
+            ended = dpfc("-v", *line, ends=7)
             assert "credentials" in ended.output, ended.output
             assert SECRET not in ended.output
             assert KEY not in ended.output
@@ -352,6 +372,13 @@ def test_a_ledger_heads_and_files_that_need_a_file_system_have_no_url(
         assert "locks" in ended.output
         monkeypatch.delenv(name)
     assert not bucket.names()
+
+
+def test_no_set_is_made_where_writes_have_no_conditions() -> None:
+    far = remote(place_of("hf://datasets/owner/name/set"))
+    assert far is not None
+    with refuses("unsupported", "conditional writes"):
+        far.make(b"")
 
 
 def test_without_the_packages_it_is_said_what_to_install(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:

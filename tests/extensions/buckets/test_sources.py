@@ -1,22 +1,30 @@
 """Pictures and tables at URLs are those of this machine."""
 
+import pickle
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
+from safetensors.numpy import save_file
 from typer.testing import Result
 
 import dpfc_cli as library
 from dpfc_cli.annotations.groups import rule_of
 from dpfc_cli.images import catalogue
-from dpfc_cli.images.sets import ImageSet
+from dpfc_cli.images.pictures import Files
+from dpfc_cli.images.sets import Decoder, ImageSet
 from dpfc_cli.places import place_of
-from tests.extensions.buckets.conftest import Bucket
-from tests.images.pictures import SQUARE, png, request, tar
+from tests.extensions.buckets.conftest import KEY, SECRET, TOKEN, Bucket, Server
+from tests.images.pictures import AS_SQUARE, SQUARE, png, request, tar
+from tests.support import refuses
 
 CLASSES = ("c0", "c1", "c2")
 
@@ -39,7 +47,7 @@ def is_same(first: ImageSet, second: ImageSet) -> bool:
 def folder(tmp_path: Path) -> Path:
     """Class folders, and another folder that is not the user's."""
     for i in range(24):
-        path = tmp_path / "photos" / ("test" if i % 4 == 3 else "train") / f"c{i % 3}" / f"p{i % 5}" / f"ä {i}#.png"
+        path = tmp_path / "photos" / ("test" if i % 4 == 3 else "train") / f"c{i % 3}" / f"p{i % 5}" / f"ä {i}#?x=1.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(i))
     (tmp_path / "photos" / "train" / "c0" / ".thumbs").mkdir()
@@ -71,7 +79,7 @@ def test_a_picture_of_a_folder_is_one_request_and_the_listing_none_for_each(
 @pytest.mark.parametrize("where", ["beside", "elsewhere", "here"])
 def test_a_table_names_pictures_of_its_bucket(bucket: Bucket, folder: Path, tmp_path: Path, where: str) -> None:
     """Beside the pictures, or elsewhere, at a URL or not; names may be URLs, and lead nowhere else."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*#.png"))
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*#*.png"))
     lines = [f"{name},{name.split('/')[1]},{name.split('/')[2]}" for name in names] + ["train/gone.png,c0,p1"]
     here = tmp_path / "here.csv"
     here.write_text("\n".join(["file,label,patient", *lines]))
@@ -107,6 +115,7 @@ def packed(tmp_path: Path) -> Path:
         labels = pa.array([f"c{i % 3}" for i in values])
         pq.write_table(pa.table({"image": image, "label": labels}), top / f"{name}.parquet", row_group_size=3)
     (top / "train-002.parquet.txt").write_text("x")
+    (top / "train-003?x=1.parquet").write_bytes((top / "train-001.parquet").read_bytes())
     return top
 
 
@@ -137,6 +146,80 @@ def test_what_is_read_of_an_archive_is_its_headers_with_a_large_read_ahead_and_t
     assert len(gets) == 3
     found.pixels(0, 5)
     assert len(asked()) == 5
+
+
+def test_pictures_and_decoders_go_to_other_processes(bucket: Bucket, folder: Path, packed: Path) -> None:
+    """What was read stays here, and no credential goes with them. The file system is found again by its URL."""
+    urls = {"imagefolder": bucket.upload(folder), "parquet": bucket.upload(packed), "webdataset": bucket.url("packed")}
+    for kind, url in urls.items():
+        split = opened(f"{kind}:{url}").splits["train"]
+        before = split.pixels(0, split.n)
+        sent = pickle.dumps(split.pixels.only(np.arange(split.n)[::-1]))
+        assert not [each for each in (KEY, SECRET, TOKEN) if each.encode() in sent]
+        assert len(sent) < 6000
+        assert np.array_equal(pickle.loads(sent)(0, split.n), before[::-1])
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors", ".h5", ".csv", ".parquet"])
+def test_features_of_others_are_imported_from_a_bucket_as_from_here(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 2
+    here = tmp_path / f"features{ending}"
+    if ending == ".npz":
+        np.savez(here, train_x=x, train_y=y)
+    elif ending == ".safetensors":
+        save_file({"train_x": x, "train_y": y}, here)
+    elif ending == ".h5":
+        with h5py.File(here, "w") as file:
+            file["train_x"], file["train_y"] = x, y
+    else:
+        table = pa.table({f"f{i}": x[:, i] for i in range(4)} | {"label": y})
+        (pq.write_table if ending == ".parquet" else csv.write_csv)(table, here)
+    bucket.put(here.name, here.read_bytes())
+    one = library.import_features(str(here), "one", classes=2).features
+    two = library.import_features(bucket.url(here.name), "two", classes=2).features
+    assert (one.manifest.splits, one.manifest.source) == (two.manifest.splits, two.manifest.source)
+    assert not list(tmp_path.glob("dpfc-*"))
+
+
+def test_slides_in_a_bucket_are_those_of_here(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slides" / "deep").mkdir(parents=True)
+    for i in range(6):
+        with h5py.File(tmp_path / "slides" / ("deep" if i % 2 else ".") / f"s{i}.h5", "w") as file:
+            file["features"] = np.full((5, 3), i, np.float32)
+    (tmp_path / "slides.csv").write_text("slide,label\n" + "".join(f"s{i},{i % 2}\n" for i in range(6)))
+    url = bucket.upload(tmp_path / "slides")
+    bucket.put("slides.csv", (tmp_path / "slides.csv").read_bytes())
+    more: dict[str, Any] = {"classes": 2, "each_record_is_a_person": True}
+    one = library.import_features(f"slides:{tmp_path / 'slides'}", "one", table=tmp_path / "slides.csv", **more)
+    two = library.import_features(f"slides:{url}", "two", table=bucket.url("slides.csv"), **more)
+    assert one.features.manifest.splits == two.features.manifest.splits
+
+
+def test_a_read_that_is_cut_off_is_no_damage_of_a_picture(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    class CutOff(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(206)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(png(1)[:40])
+
+        def log_message(self, *about: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), CutOff) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
+        decoder = Decoder(Files(place_of("s3://bucket/photos"), ["secret.png"]), AS_SQUARE, alone=True)
+        with refuses("unreadable", "un the same command again") as caught:
+            decoder(0, 1)
+        assert "secret.png" not in str(caught.value)
+        proxy.shutdown()
+        thread.join()
 
 
 def test_a_source_in_a_bucket_makes_the_same_set_and_predictions_as_here(
