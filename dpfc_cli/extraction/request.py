@@ -152,7 +152,7 @@ class Extraction(Making):
         ),
     )
     out: Path | str | None = option(
-        "Name or path of the feature set. Its heads repeat the name. Default: the kind of source, the model, and "
+        "Name, path or URL of the feature set. Its heads repeat the name. Default: the kind of source, the model, and "
         "what is not the default.",
         metavar="SET",
         urls=True,

@@ -38,7 +38,7 @@ class FeatureSet(Told):
         x, y = features.arrays("test")
 
     Args:
-        folder: the folder of the set. To find a set by its name, use `open_features`.
+        folder: the folder of the set, or its URL. To find a set by its name, use `open_features`.
 
     Attributes:
         folder: the folder.
