@@ -20,8 +20,8 @@ def open_features(given: str | Path | None = None) -> FeatureSet:
         features = open_features("digits-scattering")
 
     Args:
-        given: the path of a feature set, or its name in the features folder ($DPFC_FEATURES, or ./features). None: the
-            newest set in the features folder.
+        given: the path or URL of a feature set, or its name in the features folder ($DPFC_FEATURES, or ./features).
+            None: the newest set in the features folder.
 
     Returns:
         The set. Its shards are not checked yet: see `FeatureSet.verify`.

@@ -29,7 +29,9 @@ class Import(Making):
         default=None,
         kw_only=False,
         metadata=said(
-            "Name or path of the feature set. Its heads repeat the name. Default: imported.", metavar="SET", urls=True
+            "Name, path or URL of the feature set. Its heads repeat the name. Default: imported.",
+            metavar="SET",
+            urls=True,
         ),
     )
     labels_per_record: int | None = option("The most labels that a record can have, a public fact.", WHAT, low=1)
