@@ -374,6 +374,13 @@ def test_a_ledger_heads_and_files_that_need_a_file_system_have_no_url(
     assert not bucket.names()
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:///x", "simplecache::s3://bucket/x", "simplecache::s3://K:marked@b/x"])
+def test_a_url_that_names_no_bucket_and_a_chained_one_are_refused(url: str) -> None:
+    with pytest.raises(UserError, match=r"names no bucket|does not know|has a user") as refused:
+        place_of(url)
+    assert "marked" not in str(refused.value)
+
+
 def test_no_set_is_made_where_writes_have_no_conditions() -> None:
     far = remote(place_of("hf://datasets/owner/name/set"))
     assert far is not None
