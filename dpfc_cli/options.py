@@ -184,6 +184,24 @@ def progress_option(unit: str = "") -> Value:
     return option(said, typed=False, default=show)
 
 
+ENGINES = "dpfc.engines"
+"""The group of entry points of what works on other processes or machines."""
+
+
+def engine_option(group: str) -> Value:
+    """The option that names an engine."""
+    known = tuple(points.added(ENGINES))
+    said = f"Do the work on an engine: {listed(known) or 'none is installed'}. Default: this process does it."
+    return option(said, group, metavar="ENGINE", choices=known)
+
+
+def engine_named(name: str) -> Value:
+    """The engine of that name. UserError: there is none."""
+    if name not in points.added(ENGINES):
+        raise unknown("engine", name, tuple(points.added(ENGINES)))
+    return points.load(ENGINES, name)
+
+
 HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."
 """What is said of an option that names a head."""
 METHOD = "Method"

@@ -8,7 +8,7 @@
 | `dpfc.decoders` | any | an `images.kinds.Kind` of picture files |
 | `dpfc.documents` | `document.ENDING` or `picture.ENDING` | what makes the contents of such a file, see below |
 | `dpfc.methods` | the method | a `methods.method.Method` |
-| `dpfc.options` | any | an `Options` class for `dpfc train`; `around(features)`: a context with more of the `Request` |
+| `dpfc.engines` | a value of `--on` | a `training.summing.Engine` that is an `extraction.making.Engine`, too |
 | `dpfc.hooks` | an option of trainings | a `training.request.Hook` with it; they act in the order of these names |
 | `dpfc.predictions` | an option of predictions | a `prediction.request.Hook` with it |
 | `dpfc.names` | a name of `import dpfc_cli` | what it stands for |

@@ -6,6 +6,7 @@ processors. Its last bits also depend on how many there are.
 
 import functools
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -39,7 +40,7 @@ def in_threads(
     each thread. blas: how many threads BLAS and LAPACK have in each. None: as many as they have.
     """
     threads, made = max(1, min(cores(), MOST, most)), deque["Future[Made]"]()
-    with _blas().limit(limits=blas, user_api="blas"):
+    with _blas("scipy.linalg" in sys.modules).limit(limits=blas, user_api="blas"):
         if most == 0:
             yield from map(work, items)
             return
@@ -63,7 +64,8 @@ def in_threads(
 
 
 @functools.cache
-def _blas() -> "ThreadpoolController":
+def _blas(scipy: bool) -> "ThreadpoolController":
+    """What limits the libraries that are loaded. SciPy has a BLAS of its own."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -43,6 +43,7 @@ class Broken:
         sizes: how many records each split has.
         tolerant: whether any may become a null record.
         counts: how many are known of each split.
+        found: why each cannot be used, by split and number.
         said: how many records of the set became null records, once the set is approved; None if there are none.
 
     """
@@ -62,7 +63,7 @@ class Broken:
         self._null = null
         # 0.29 · 100 is 28.999999999999996.
         self._allowed = {split: min(int((share or 0) * n + 1e-9), n - 1) for split, n in sizes.items()}
-        self._found: dict[tuple[str, int], str] = {}
+        self.found: dict[tuple[str, int], str] = {}
         self.counts = dict.fromkeys(sizes, 0)
 
     @property
@@ -73,20 +74,20 @@ class Broken:
     @property
     def full(self) -> bool:
         """Whether no more of them are remembered."""
-        return len(self._found) >= MOST_LISTED
+        return len(self.found) >= MOST_LISTED
 
     @property
     def number(self) -> str:
-        absent = sum(why == ABSENT for why in self._found.values())
+        absent = sum(why == ABSENT for why in self.found.values())
         missing = f" ({absent:,} of them: {ABSENT})" if absent else ""
-        return f"{'At least ' if self.full else ''}{counted(len(self._found), self._noun)} cannot be used{missing}"
+        return f"{'At least ' if self.full else ''}{counted(len(self.found), self._noun)} cannot be used{missing}"
 
     def add(self, split: str, start: int, reasons: Mapping[int, str]) -> None:
         """Remember what is broken among the records of a split that begin at `start`: why, by their rows."""
         self.counts[split] += len(reasons)
         for row, reason in reasons.items():
             if not self.full:
-                self._found[split, start + row] = reason
+                self.found[split, start + row] = reason
 
     def approve(self, nulls: Mapping[str, "np.ndarray"]) -> None:
         """Raise UserError if too many records of the whole set are null. nulls: their numbers, also those of shards
@@ -96,7 +97,7 @@ class Broken:
             self.counts[split] = len(records)
             for record in islice(records, MOST_LISTED):
                 if not self.full:
-                    self._found.setdefault((split, int(record)), "it is a null record")
+                    self.found.setdefault((split, int(record)), "it is a null record")
         if self.too_many:
             raise self.refusal()
         parts = [
@@ -126,7 +127,7 @@ class Broken:
                     f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
                 )
         found = bad_record(f"{what}. {GUARDED}", remedy, parameter="on_error" if self._share is None else "most_null")
-        listed = (f"{printable(self._title(*at))}: {printable(why)}" for at, why in sorted(self._found.items()))
+        listed = (f"{printable(self._title(*at))}: {printable(why)}" for at, why in sorted(self.found.items()))
         found.full = "\n".join(listed)
         return found
 

@@ -258,11 +258,10 @@ def main() -> None:
         remedy = "Only the output is lost, no file and no charge. Make room, or send it elsewhere."
         error = unwritable(f"The output could not be written ({failed.strerror}).", remedy)
         code = display.fail(error, as_json="--json" in sys.argv)
-    if code in (130, 143) or stop.at_once:
-        # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends. And JAX
-        # would wait for other processes, which are gone.
+    if code in (130, 143):
+        # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends.
         sys.stderr.flush()
-        os._exit(code or 0)
+        os._exit(code)
     sys.exit(code)
 
 

@@ -136,10 +136,10 @@ def _released(wanted: PrivateScoring) -> "PrivateEvaluation":
     from dpfc_cli.evaluation import evaluate as evaluation
     from dpfc_cli.evaluation import private
     from dpfc_cli.ledger.file import ledger_path
+    from dpfc_cli.training.summing import summing_on
 
     features = wanted.features
     tell_ledger(features.folder)
-    ready = evaluation.prepared(wanted, display.warn)
 
     def confirmed(charge: str, refused: UserError | None) -> bool:
         if wanted.again or not display.can_ask():
@@ -147,7 +147,9 @@ def _released(wanted: PrivateScoring) -> "PrivateEvaluation":
         said = "" if refused is None else f"{refused.what} "
         return display.confirmed(f"{said}{ready.sure} Charge {charge}?")
 
-    found = private.release(ready, show, confirmed)
+    with summing_on(wanted.on) as summing:
+        ready = evaluation.prepared(wanted, display.warn, summing)
+        found = private.release(ready, show, confirmed)
     stop.stands = f"The evaluation was charged to '{ledger_path(features.folder)}' and stays charged."
     return found
 
@@ -178,7 +180,7 @@ def _features(own: str, charged: bool) -> "FeatureSet":
 
 def _check_options(heads: Sequence[Path], epsilon: float | None, asked: Mapping[str, Value]) -> None:
     """UserError for options that do not go together."""
-    usual = {"delta": None, "by": None, "purpose": None, "figures": "accuracy"}
+    usual = {"delta": None, "by": None, "purpose": None, "figures": "accuracy", "on": None}
     idle = next((name for name, value in usual.items() if asked[name] != value), None)
     if epsilon is None and idle is not None:
         raise conflict(

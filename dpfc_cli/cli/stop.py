@@ -17,8 +17,6 @@ code = 130
 """How the process ends then."""
 stands = ""
 """What a command says after Ctrl-C, unless the KeyboardInterrupt has a `Note`. It changes while the command works."""
-at_once = False
-"""Whether the process must end without waiting for what it has started."""
 
 
 def stopped(number: int) -> str:

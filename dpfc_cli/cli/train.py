@@ -1,20 +1,19 @@
 """`dpfc train`: a feature set and a budget in, a head and a statement out."""
 
-import contextlib
 import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfc_cli import outputs, points, rounding
+from dpfc_cli import outputs, rounding
 from dpfc_cli.cli import display, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.help import Full
 from dpfc_cli.cli.typed import feature_set, head_named, tell_ledger, with_sets
 from dpfc_cli.errors import UserError, conflict, counted, parameter
 from dpfc_cli.folders import features_folder, heads_folder
-from dpfc_cli.options import Option, declared, with_hooks
+from dpfc_cli.options import Option, with_hooks
 from dpfc_cli.show.document import Document, Rows, Section
 from dpfc_cli.structs import Values, encoded
 from dpfc_cli.training.observer import Observer
@@ -25,16 +24,10 @@ if TYPE_CHECKING:
     from dpfc_cli.training.run import Trained
 
 
-def added() -> list[Any]:
-    """The options that packages add to `dpfc train`."""
-    return [points.load("dpfc.options", each, type) for each in points.added("dpfc.options")]
-
-
 @command(
     "train",
     Request,
     *added_hooks(),
-    *added(),
     panel="Train a classifier",
     when_stopped="This run charged nothing and wrote no head.",
     computes=True,
@@ -78,6 +71,7 @@ def train(
     from dpfc_cli.ledger.standing import loses
     from dpfc_cli.training.many import plan_many, row_of, run_many
     from dpfc_cli.training.run import run
+    from dpfc_cli.training.summing import summing_on
     from dpfc_cli.training.train import plan, refused_again
 
     values = {name: asked.pop(name) for name in VARIED}
@@ -91,16 +85,12 @@ def train(
         found.split("test")
     draw = None if plot is None else outputs.writer("picture", plot, "plot")
     sets = len(finished(features_folder())) if features is None else 1
-    with contextlib.ExitStack() as stack:
-        given: dict[str, Any] = {}
-        for kind in added():
-            options = kind(**{name: asked.pop(name) for name in declared(kind)})
-            given |= stack.enter_context(options.around(found))
+    with summing_on(asked["on"]) as summing:
         tell_ledger(found.folder)
         observer = Shown(sets, yes)
         for kind in added_hooks():
             asked = with_sets(asked, kind)
-        asked = with_hooks(asked, added_hooks()) | given
+        asked = with_hooks(asked, added_hooks()) | {"summing": summing}
         if several:
             many = plan_many(found, values, asked, observer)
             if not dry_run:

@@ -20,6 +20,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, check_heads, made_otherwise, misfit, of_training
 from dpfc_cli.options import takes
 from dpfc_cli.progress import Progress, show
+from dpfc_cli.training.summing import Summing, summing_on
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation.private import PrivateEvaluation, Ready
@@ -82,17 +83,18 @@ def evaluate_privately(wanted: PrivateScoring) -> "PrivateEvaluation":
     from dpfc_cli.evaluation import private
     from dpfc_cli.training.observer import Observer
 
-    return private.release(prepared(wanted, Observer().warn), wanted.progress)
+    with summing_on(wanted.on) as summing:
+        return private.release(prepared(wanted, Observer().warn, summing), wanted.progress)
 
 
-def prepared(wanted: PrivateScoring, warn: Callable[[str], None]) -> "Ready":
+def prepared(wanted: PrivateScoring, warn: Callable[[str], None], summing: Summing) -> "Ready":
     """A private evaluation that is not charged yet. UserError: as for `evaluate_privately`. warn: told what to know
-    before the charge.
+    before the charge. summing: who sums the records.
     """
     from dpfc_cli.evaluation import private
 
     wanted, warnings, _ = _checked(wanted, noisy=True)
-    return private.prepare(wanted, warn, warnings)
+    return private.prepare(wanted, warn, warnings, summing)
 
 
 def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool]:
@@ -106,7 +108,8 @@ def _checked(wanted: Wanted, noisy: bool) -> tuple[Wanted, tuple[str, ...], bool
         features.of_subgroups(wanted.subgroups)
     private_split = _private(head, split)
     warnings = _warnings(head, features, split, private_split, noisy=noisy)
-    features.verify(split)
+    if not noisy:
+        features.verify(split)
     return replace(wanted, features=features), warnings, private_split
 
 

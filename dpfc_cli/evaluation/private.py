@@ -67,6 +67,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.privacy.standings import Standings, depth_of
 from dpfc_cli.progress import Progress
 from dpfc_cli.records.figures import Figures, Measured, ReleasedClass, ReleasedSubgroup
@@ -76,6 +77,7 @@ from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import charge_of
 from dpfc_cli.training.charged import Charged, Confirm, charged, check_charge
 from dpfc_cli.training.machine import check_devices, working_bytes
+from dpfc_cli.training.summing import Alone, Summing
 
 
 class PrivateEvaluation(Told, Figures):
@@ -116,6 +118,7 @@ class Ready:
     """An evaluation that nothing stands against: what is left is to charge it and to read the records.
 
     book: what was charged before. sure: how sure its figures will be, in a sentence. warnings: for whoever reads them.
+    summing: who sums the records.
     """
 
     wanted: PrivateScoring
@@ -125,13 +128,17 @@ class Ready:
     book: Ledger
     sure: str
     warnings: tuple[str, ...]
+    summing: Summing
 
 
 def prepare(
-    wanted: PrivateScoring, warn: Callable[[str], None] = lambda text: None, warnings: tuple[str, ...] = ()
+    wanted: PrivateScoring,
+    warn: Callable[[str], None] = lambda text: None,
+    warnings: tuple[str, ...] = (),
+    summing: Summing | None = None,
 ) -> Ready:
-    """Everything of an evaluation that costs no privacy. The head fits the features, and the split was verified.
-    UserError: whatever can be refused. warn: told what to know before the charge.
+    """Everything of an evaluation that costs no privacy. The head fits the features. UserError: whatever can be
+    refused. warn: told what to know before the charge. summing: who sums the records; None: this process.
     """
     head, features, split, delta = wanted.head, wanted.features, wanted.split, wanted.delta
     by, purpose = noted("by", wanted.by) or account_name(), noted("purpose", wanted.purpose)
@@ -162,11 +169,14 @@ def prepare(
             allowed=allowed,
         )
     check_devices()
+    summing = Alone() if summing is None else summing
+    summing.verify(features, split, facts)
     sure = _sure(plan, asked, wanted)
     for lost in (without_charge(cards(heads_folder()), book), loses(book.account_of(charge.set), charge)):
         if lost is not None:
             warn(lost)
-    return Ready(wanted=wanted, planned=plan, queries=asked, charge=charge, book=book, sure=sure, warnings=warnings)
+    known: dict[str, Any] = {"wanted": wanted, "planned": plan, "queries": asked, "charge": charge, "book": book}
+    return Ready(**known, sure=sure, warnings=warnings, summing=summing)
 
 
 def _sure(plan: Planned, asked: tuple[Asked, ...], wanted: PrivateScoring) -> str:
@@ -206,7 +216,10 @@ def release(
     with charged(
         ready.planned, wanted.features, charge, ready.book, by=charge.by, confirm=confirm, again=wanted.again
     ) as paid:
-        found = _figures(ready, _answers(paid, ready.queries, progress), paid.spent)
+        over = paid.features, charge.split, paid.planned.facts, lattice_of(paid.planned.noise)
+        with ready.summing.begun(*over) as total:
+            answers = _answers(paid, ready.queries, progress, total)
+        found = _figures(ready, answers, paid.spent)
         paid.figures, paid.sha256 = found.figures, found.sha256
     if paid.unsettled is None:
         return found
@@ -291,13 +304,15 @@ def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
     return theirs is None or own is None or bool(theirs & own)
 
 
-def _answers(paid: Charged, asked: tuple[Asked, ...], progress: Progress | None) -> list[np.ndarray]:
+def _answers(
+    paid: Charged, asked: tuple[Asked, ...], progress: Progress | None, total: Sum | None = None
+) -> list[np.ndarray]:
     """The counts of each query with noise, and the standard deviation of the noise of each: 2 × counts, or 2 ×
     subgroups × counts.
     """
     mechanism = paid.planned.noise
     told = None if progress is None else lambda stage, *far: progress("Evaluating", *far)
-    oracle, lattice = paid.oracle(told), lattice_of(mechanism)
+    oracle, lattice = paid.oracle(told, together=total), lattice_of(mechanism)
     found = []
     for query, sigma in zip(asked, mechanism.sigmas, strict=True):
         unit = queries.sensitivity(query, mechanism.facts) * lattice.unit * query.scale(mechanism.facts, lattice)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from dpfc_cli.options import Options, option, progress_option, said
+from dpfc_cli.options import Options, engine_option, option, progress_option, said
 from dpfc_cli.privacy.accounting import DEFAULT_DELTA
 from dpfc_cli.progress import Progress
 
@@ -49,6 +49,7 @@ class PrivateScoring(Scoring):
         PRIVATE,
         default="accuracy",
     )
+    on: str | None = engine_option(PRIVATE)
     again: bool = option("Charge the same evaluation again. Without it dpfc asks, or refuses.", PRIVATE, default=False)
     by: str | None = option("With ‹epsilon›: whose evaluation it is, for the ledger. Default: your account.", PRIVATE)
     purpose: str | None = option("With ‹epsilon›: what it is for, for the ledger.", PRIVATE)

@@ -6,13 +6,13 @@ first record. So a run that was killed ends with the same files as an undisturbe
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from msgspec import structs
@@ -27,23 +27,23 @@ from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import GUARDED, Faults, Note, conflict, counted, parameter
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.fetching import Needed, fetch, needed
-from dpfc_cli.extraction.making import subgroups_in
+from dpfc_cli.extraction.making import Advance, subgroups_in
 from dpfc_cli.extraction.request import AUTO, Extraction
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.shards import PlannedShard
+from dpfc_cli.features.shards import PlannedShard, ShardSink
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.geometry import Geometry
 from dpfc_cli.images import catalogue, prefetch, sets
 from dpfc_cli.images.pictures import Notice, Preparation
 from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.populations import check_name
-from dpfc_cli.options import takes
+from dpfc_cli.options import engine_named, takes
 from dpfc_cli.places import place_of
 from dpfc_cli.progress import Progress
+from dpfc_cli.structs import Values
 
-Advance = Callable[[int, int], None]
 LIBRARIES = ("jax", "numpy", "pillow", "simplejpeg", "h5py")
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
@@ -143,7 +143,14 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
                 wanted.warned(f"At least one picture {_NOTICED[what]} {GUARDED}")
             tell(stage, done, total)
 
-        return make_shards(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+        look = partial(tell, LOOKING)
+        if wanted.on is None:
+            return make_shards(writer, pictures, backbone, broken, advance, look)
+        engine: making.Engine = engine_named(wanted.on)
+        shape = next(iter(pictures.splits.values())).pixels.shape
+        network = replace(made_of.network, image_shape=shape)
+        load = partial(loaded, network, backbone.describe())
+        return engine.make_shards(writer, pictures, load, broken, advance, look)
 
     whose = made_of.population
     values = {name: split.subgroups for name, split in pictures.splits.items() if split.subgroups is not None}
@@ -205,6 +212,18 @@ def described(
     asked = made_of.asked
     manifest = manifest_of(pictures, backbone, wanted.dtype, asked.preparation, asked.group_by, **options)
     return backbone, structs.replace(manifest, subgroups=asked.subgroups or None)
+
+
+def loaded(network: backbones.Wanted, said: Values) -> Backbone:
+    """A backbone in another process. said: what it says of itself in the first one. UserError: another thing."""
+    fetch(needed(None, None, network))
+    backbone = backbones.load(network)
+    if backbone.describe() != said:
+        raise conflict(
+            f"The backbone {network.name} is another one here than in the process that writes the set.",
+            "Install the same libraries on all machines, and give them the same weights.",
+        )
+    return backbone
 
 
 class Extractable(NamedTuple):
@@ -346,8 +365,17 @@ class _UnfinishedError(Exception):
     """A shard is not to be finished."""
 
 
+class Shards(Protocol):
+    """Where shards are written: a `FeatureWriter`, or what stands for one in another process."""
+
+    @property
+    def missing(self) -> Sequence[PlannedShard]: ...
+
+    def shard(self, planned: PlannedShard) -> AbstractContextManager[ShardSink]: ...
+
+
 def make_shards(
-    writer: FeatureWriter,
+    writer: Shards,
     source: sets.ImageSet,
     backbone: Backbone,
     broken: Broken,

@@ -6,19 +6,44 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.annotations.groups import Grouping
 from dpfc_cli.annotations.subgroups import Named
+from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict, parameter
 from dpfc_cli.extraction.request import Making
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, complete, saying_what_is_kept
+from dpfc_cli.images.sets import ImageSet
 from dpfc_cli.ledger.populations import check_new, check_same, register
+
+Advance = Callable[[int, int], None]
+"""Told how many pictures are done, of how many."""
+
+
+class Engine(Protocol):
+    """What computes features on other processes or machines."""
+
+    def make_shards(
+        self,
+        writer: FeatureWriter,
+        source: ImageSet,
+        load: Callable[[], Backbone],
+        broken: Broken,
+        advance: Advance,
+        look: Advance,
+    ) -> int:
+        """Make the shards that the writer still lacks, and give it each as it is whole. As `extract.make_shards`, which
+        computes one there.
+
+        load: loads the backbone, in another process.
+        """
+        ...
 
 
 class Made(NamedTuple):

@@ -9,7 +9,7 @@ from dpfc_cli import points
 from dpfc_cli.annotations.broken import MOST_NULL
 from dpfc_cli.backbones import BACKBONES, MODELS, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.errors import conflict, missing, parameter, quoted, warned
-from dpfc_cli.options import Classes, Options, listed, option, progress_option, said
+from dpfc_cli.options import Classes, Options, engine_option, listed, option, progress_option, said
 from dpfc_cli.places import Remote, exists, place_of
 from dpfc_cli.progress import Progress
 
@@ -218,3 +218,4 @@ class Extraction(Making):
     )
     dtype: Literal["float16", "float32"] = option("Precision of the stored features.", HOW, default="float16")
     batch: int | None = option("Pictures per call of the model. Default: the model chooses.", WORK, low=1)
+    on: str | None = engine_option(WORK)

@@ -142,7 +142,7 @@ class FeatureSet(Told):
         if self._file is not None and _file(self.folder) == self._file:
             return True
         try:
-            return load(self.folder) == self.manifest
+            return replace(load(self.folder), classes=self.classes) == self.manifest
         except UserError:
             return False
 
@@ -153,6 +153,17 @@ class FeatureSet(Told):
                 f"{quoted(self.folder)} has another feature set now than the one that was opened.",
                 "Type the command again. It then takes what is there.",
             )
+
+    def again(self) -> "FeatureSet":
+        """The same set, opened again: by another process, or on another machine, which may have a copy. UserError:
+        there is another set, or none.
+        """
+        found, there = copy.copy(self), FeatureSet(self.folder)
+        # Who opens it looks at the manifest once, and at its file from then on.
+        found._file = None
+        found.check_same()
+        found._file = there._file
+        return found
 
     def verify(
         self,

@@ -104,11 +104,13 @@ class ShardSink:
             file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
         if subgroups is not None:
             file.create_dataset("subgroups", data=subgroups, dtype="int32", track_times=False)
-        self._dtype, self._tolerant = dtype, tolerant
+        self._rows, self._dtype, self._tolerant = rows, dtype, tolerant
         self.filled, self.null = 0, list[int]()
 
     def whole(self) -> memoryview:
-        """The bytes of the shard. No rows can be added then."""
+        """The bytes of the shard. No rows can be added then. RuntimeError: some lack."""
+        if self.filled != self._rows:
+            raise RuntimeError(f"a shard has {self.filled} rows of {self._rows}")
         self._file.close()
         return self._bytes.getbuffer()
 

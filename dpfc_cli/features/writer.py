@@ -29,8 +29,9 @@ import re
 import secrets
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -112,19 +113,24 @@ class FeatureWriter:
     @contextmanager
     def shard(self, planned: PlannedShard) -> Iterator["ShardSink"]:
         """A sink for the rows of one shard. The file gets its name at the end of the block, if there was no error."""
+        sink = self.sink(planned)()
+        yield sink
+        self.put(planned, sink.whole(), sink.null)
+
+    def sink(self, planned: PlannedShard) -> Callable[[], ShardSink]:
+        """What makes a sink for the rows of one shard, in any process."""
         ids, values = (
             None if each is None else each[planned.split][planned.start : planned.stop]
             for each in (self._groups, self._subgroups)
         )
-        sink = ShardSink(planned, self._manifest, self._broken.tolerant, ids, values)
-        yield sink
-        if sink.filled != planned.rows:
-            raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
-        data = sink.whole()
+        return partial(ShardSink, planned, self._manifest, self._broken.tolerant, ids, values)
+
+    def put(self, planned: PlannedShard, data: memoryview, null: Sequence[int]) -> None:
+        """Write a whole shard. data: its bytes. null: which of its rows are null records."""
         with writing(self.folder):
             made = self._place.put(planned.file, data)
         if made:
-            self._own[planned.file] = hashlib.sha256(data).hexdigest(), np.array(sink.null, np.int64)
+            self._own[planned.file] = hashlib.sha256(data).hexdigest(), np.array(null, np.int64)
 
     def finish(self, register: Register | None = None) -> Manifest:
         """Write the manifest, and give the folder its name. All shards are made.

@@ -142,6 +142,10 @@ class Held:
     def only(self, records: Records) -> "Held":
         return Held(self.images, records if self.records is None else self.records[records])
 
+    def __reduce__(self) -> tuple[type["Held"], tuple[Pixels]]:
+        # Another process gets those that are wanted.
+        return Held, (self.images if self.records is None else self.images[self.records],)
+
 
 # What a picture can fail with
 

@@ -64,7 +64,7 @@ class Decoder:
         unusable: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         # A view of a mapping cannot be sent to another process.
-        self._pictures, self._preparation, self._alone, self.unusable = pictures, preparation, alone, dict(unusable)
+        self._pictures, self.preparation, self._alone, self.unusable = pictures, preparation, alone, dict(unusable)
         self.name, self.title = pictures.name, pictures.title
         geometry = preparation.geometry
         whole = shape if geometry is None else (geometry.crop, geometry.crop, 3)
@@ -85,7 +85,7 @@ class Decoder:
     def only(self, records: Records) -> "Decoder":
         unusable = {i: self.unusable[record] for i, record in enumerate(records.tolist()) if record in self.unusable}
         found = self._pictures.only(records)
-        return Decoder(found, self._preparation, self.shape, alone=self._alone, unusable=unusable)
+        return Decoder(found, self.preparation, self.shape, alone=self._alone, unusable=unusable)
 
     def _first_shape(self) -> tuple[int, int, int]:
         """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
@@ -112,11 +112,11 @@ class Decoder:
             if self._alone and error.errno in _OWN:
                 raise unreadable(title, error.strerror or str(error)) from error
             raise unread(title, error) from error
-        if isinstance(data, np.ndarray) and self._preparation.geometry is None:
+        if isinstance(data, np.ndarray) and self.preparation.geometry is None:
             return data
         from dpfc_cli.images.decoding import decode
 
-        return decode(data, title, self._preparation)
+        return decode(data, title, self.preparation)
 
     def _fitting(self, picture: Pixels, i: int) -> Pixels:
         (height, width, channels), (own_height, own_width, own) = self.shape, picture.shape

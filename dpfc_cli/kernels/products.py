@@ -78,6 +78,9 @@ def summed(
     if first is None:
         return np.zeros(shape)
     count = _threads_for(first, shape)
+    if first[1] is not None and first[0].size * shape[1] > QUICK:
+        # Before there are threads: a BLAS that is loaded later has all cores in each of them.
+        import scipy.linalg.blas  # noqa: F401
     pairs, first = itertools.chain([first], pairs), None
     if count == 1:
         # One block at a time, with the threads of BLAS.

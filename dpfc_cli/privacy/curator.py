@@ -273,7 +273,7 @@ class Curator(_Passes):
             progress: told of the stages of the training, see `oracle.Stages`.
             shelf: an empty one, for what does not depend on θ. None: it is computed anew in every pass.
             answers: where the answers of this training are kept. None: nowhere.
-            together: sums over all processes, see `parts.Together`. None: this process works alone.
+            together: sums over all processes, see `parts`. None: this process works alone.
             stack: an empty shelf with room for an answer in pieces. None: it lies in memory.
 
         Raises:

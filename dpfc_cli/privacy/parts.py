@@ -1,33 +1,31 @@
-"""Several processes sum the records together. One of them has the curator; each sums its own part of the records.
+"""Several processes sum the records together. One of them has the curator; others sum parts of the records.
 
-For each release the process with the curator says which query it is, and which units are in the sample. Each process
-sums its part (`passes.Part`), says which units it has added, and adds its sum to those of the others. So the total is
-that of one process: integers on the lattice, which are exact in any order (`lattice_for`). `passes.chained` checks that
-each unit was added once, before the sums are used. Noise is added to the total alone, in one process, so the proof of
-`curator` stays as it is.
+For each release the process with the curator says which query it is, and which units are in the sample. Others sum
+parts (`passes.Part`), each with the numbers of the units that were added. Their total is that of one process: integers
+on the lattice, which are exact in any order (`lattice_for`). A part that is lost is summed again. `passes.chained`
+checks that each unit was added once, before the total is used. Noise is added to the total alone, in one process, so
+the proof of `curator` stays as it is.
 
 What the processes tell one another depends on records: sums without noise. Whoever could read it would learn about
 single records. So the network between the processes is trusted like the memory of one machine.
 
-A message is read without running code that came with it, and its query must be one that the proofs are about, in each
-process. Its arrays have the lengths that public facts say, so what is read is never larger than the message.
+A message is read without running code that came with it, and its query must be one that the proofs are about
+(`forms.check`), in each process. Its arrays have the lengths that public facts say, so what is read is never larger
+than the message.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy import passes
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.queries import QUERIES, Query
-from dpfc_cli.privacy.sums import Summed, partial_sum
+from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.structs import Json
 
 Sum = Callable[[Query, Summed, np.ndarray | None], np.ndarray]
@@ -39,62 +37,6 @@ LARGEST_SAID = 2**16
 """The most bytes of the values in a message. A chain of many steps makes them longer, and methods make short ones."""
 _LENGTH = 4
 """Bytes that say how many these are."""
-
-
-class Channel(Protocol):
-    """What connects the processes of a training. The process with the number 0 has the curator.
-
-    count: how many processes there are. number: which of them this one is.
-    """
-
-    count: int
-    number: int
-
-    def tell(self, message: bytes) -> None:
-        """Tell all other processes something. For process 0."""
-        ...
-
-    def told(self) -> bytes:
-        """What process 0 tells next. For the others."""
-        ...
-
-    def gathered(self, value: str) -> list[str]:
-        """The values of all processes, in order. It returns when all have come here."""
-        ...
-
-    def added(self, array: np.ndarray) -> np.ndarray:
-        """The sum of the arrays of all processes."""
-        ...
-
-
-@dataclass(frozen=True)
-class Together:
-    """The sum over all records, for the process with the curator. It takes the place of `exact_sum`."""
-
-    channel: Channel
-
-    def __call__(self, query: Query, over: Summed, sample: np.ndarray | None = None) -> np.ndarray:
-        self.channel.tell(encoded(query, sample))
-        return _shared(self.channel, query, over, sample)
-
-
-def follow(channel: Channel, over: Summed) -> None:
-    """Sum a part for each query that process 0 asks for, until it asks no more. over: the facts of all records, and the
-    stream from `passes.part_of(…).begin` on. ValueError: a message holds no query of the core.
-    """
-    while message := channel.told():
-        query, sample = decoded(message, over.facts)
-        check(query, over.facts)
-        _shared(channel, query, over, sample)
-
-
-def _shared(channel: Channel, query: Query, over: Summed, sample: np.ndarray | None) -> np.ndarray:
-    part = passes.part_of(over.facts, channel.number, channel.count)
-    total, span = partial_sum(query, over, part, sample)
-    spans = (json.loads(each) for each in channel.gathered(json.dumps([span.start, span.stop])))
-    # Each process checks it, so none of them gives its sum away for nothing.
-    passes.chained([range(first, end) for first, end in spans], over.facts)
-    return channel.added(total)
 
 
 def framed(said: Said, *bodies: bytes) -> bytes:
@@ -180,4 +122,4 @@ def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:
         sample = np.unpackbits(np.frombuffer(rest, np.uint8), count=facts.n).astype(bool) if said["sampled"] else None
         return replace(bare, **dict(zip(shapes, arrays, strict=True))), sample  # type: ignore[type-var]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"a message from process 0 holds no query: {type(error).__name__}") from error
+        raise ValueError(f"a message holds no query: {type(error).__name__}") from error

@@ -36,7 +36,7 @@ from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import VARIED, Request, added_hooks
 from dpfc_cli.training.run import run
-from dpfc_cli.training.summing import Alone
+from dpfc_cli.training.summing import Alone, summing_on
 from dpfc_cli.training.train import calibrated_for, ready, train
 
 
@@ -162,28 +162,18 @@ class _Told(Observer):
         return refused is None or self._again
 
 
-class _CheckedOnce(Alone):
-    """Several trainings need one check of their records."""
-
-    done = False
-
-    def verify(self, *given: Any) -> None:
-        if not self.done:
-            super().verify(*given)
-        self.done = True
-
-
 def plan_many(
     features: FeatureSet, values: Mapping[str, Iterable[Any]], asked: Mapping[str, Any], observer: Observer
 ) -> Many:
     """Everything of several trainings that costs no privacy.
 
-    values: those of each option of `VARIED`; none: its default. asked: the other options of a `Request`; `out` is a
+    values: those of each option of `VARIED`; none: its default. asked: the other fields of a `Request`; `out` is a
     folder. UserError: whatever can be refused, of all trainings at once; or a cap does not allow all of them.
     """
     varied = {name: given for name in VARIED if (given := tuple(dict.fromkeys(values.get(name, ()))))}
     settings = [dict(zip(varied, each, strict=True)) for each in itertools.product(*varied.values())]
-    asked = {"summing": _CheckedOnce(), **asked}
+    # They need one check of their records.
+    asked = {"summing": Alone(), **asked}
     if (out := asked.pop("out", None)) is not None:
         asked["folder"] = Path(out)
         if heads.ending(Path(out).name) or Path(out).is_file():
@@ -324,4 +314,6 @@ def train_many(
     observer = options.pop("observer", None) or Observer()
     values = {"epsilon": epsilon, "method": method, "seed": seed}
     several = {name: np.atleast_1d(np.asarray(each)).tolist() for name, each in values.items()}
-    return run_many(plan_many(features, several, with_hooks(options, added_hooks()), observer), observer)
+    asked = with_hooks(options, added_hooks())
+    with summing_on(options.get("on")) as summing:
+        return run_many(plan_many(features, several, asked | {"summing": summing}, observer), observer)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dpfc_cli import points
 from dpfc_cli.errors import conflict, parameter
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.options import METHOD, MethodName, MethodOptions, Options, option, said
+from dpfc_cli.options import METHOD, MethodName, MethodOptions, Options, engine_option, option, said
 from dpfc_cli.privacy.accounting import DEFAULT_DELTA, LARGEST_EPSILON, LEAST_EPSILON, Accounting, Privacy
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.structs import LARGEST
@@ -117,6 +117,7 @@ class Training(Noisy):
     again: bool = option("Make the same training again. Without it dpfc asks, or refuses.", RUN, default=False)
     by: str | None = option("Whose training it is, for the ledger. Default: your account.", RUN)
     purpose: str | None = option("What the training is for, for the ledger.", RUN)
+    on: str | None = engine_option(RUN)
     observer: Observer | None = option(
         "Told of warnings and progress. Default: Python warnings, and a bar in a terminal or a notebook.", typed=False
     )

@@ -132,8 +132,8 @@ def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
         others += stack_bytes(plan)
     else:
         promised += stack_bytes(plan)
-    records = request.summing.records(facts)
-    shelf = shelf_for(side_of(plan, grid, facts.k), records, facts, grid, others, request.memory, folder, promised)
+    side = side_of(plan, grid, facts.k)
+    shelf = shelf_for(side, facts.records, facts, grid, others, request.memory, folder, promised)
     try:
         yield shelf, stack
     finally:
@@ -145,4 +145,4 @@ def _shelves_of(checked: Checked) -> Iterator[tuple[Shelf | None, Shelf]]:
 def _summing(checked: Checked) -> AbstractContextManager[Sum]:
     calibrated, request = checked.calibrated, checked.request
     side = side_of(calibrated.plan, checked.grid, calibrated.facts.k)
-    return request.summing.begun(SPLIT, calibrated.facts, checked.grid, side, request.memory)
+    return request.summing.begun(checked.features, SPLIT, calibrated.facts, checked.grid, side, request.memory)

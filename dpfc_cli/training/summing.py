@@ -1,8 +1,10 @@
-"""Who sums the records of a training: this process, or whoever is named in its request (`Request.summing`)."""
+"""Who sums the records of a training or a private evaluation: this process, or an engine (`summing_on`)."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
+
+from dpfc_cli.options import engine_named
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -13,18 +15,22 @@ if TYPE_CHECKING:
 
 
 class Summing(Protocol):
-    """What a training asks of whoever sums its records."""
+    """What is asked of whoever sums records. Several trainings may ask."""
 
     def verify(self, features: "FeatureSet", split: str, facts: "Facts", progress: "Progress | None" = None) -> None:
-        """Check, before the charge, that the records of a split are there unchanged. UserError: they are not."""
-        ...
-
-    def records(self, facts: "Facts") -> int:
-        """How many records this process reads at most."""
+        """Check, before the charge, that the records of a split are there unchanged. The second time nothing is read.
+        UserError: they are not.
+        """
         ...
 
     def begun(
-        self, split: str, facts: "Facts", grid: "Grid", side: int | None, memory: float | None
+        self,
+        features: "FeatureSet",
+        split: str,
+        facts: "Facts",
+        grid: "Grid",
+        side: int | None = None,
+        memory: float | None = None,
     ) -> "AbstractContextManager[Sum]":
         """Sum in this context, after the charge.
 
@@ -33,17 +39,38 @@ class Summing(Protocol):
         ...
 
 
+class Engine(Protocol):
+    """What sums on other processes or machines."""
+
+    def summing(self) -> AbstractContextManager[Summing]:
+        """Sum there in this context. UserError: it cannot be used."""
+        ...
+
+
 class Alone:
     """One process sums all records: this one."""
 
-    def verify(self, features: "FeatureSet", split: str, facts: "Facts", progress: "Progress | None" = None) -> None:
-        features.verify(split, progress)
+    def __init__(self) -> None:
+        self._verified = set[tuple[str, str]]()
 
-    def records(self, facts: "Facts") -> int:
-        return facts.records
+    def verify(self, features: "FeatureSet", split: str, facts: "Facts", progress: "Progress | None" = None) -> None:
+        if (known := (features.manifest.id, split)) not in self._verified:
+            features.verify(split, progress)
+        self._verified.add(known)
 
     @contextmanager
     def begun(self, *_: object) -> "Iterator[Sum]":
         from dpfc_cli.privacy import sums
 
         yield sums.exact_sum
+
+
+@contextmanager
+def summing_on(engine: str | None) -> Iterator[Summing]:
+    """Who sums in this context. engine: its name; None: this process. UserError: the engine cannot be used."""
+    if engine is None:
+        yield Alone()
+        return
+    found: Engine = engine_named(engine)
+    with found.summing() as summing:
+        yield summing

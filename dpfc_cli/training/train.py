@@ -14,6 +14,7 @@ from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Request, Training, added_hooks
 from dpfc_cli.training.run import Trained, run
+from dpfc_cli.training.summing import summing_on
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -86,4 +87,5 @@ def train(wanted: Training) -> Trained:
 
     """
     observer = wanted.observer or Observer()
-    return run(plan(Request(**vars(wanted)), observer), observer)
+    with summing_on(wanted.on) as summing:
+        return run(plan(Request(**vars(wanted), summing=summing), observer), observer)

@@ -136,7 +136,11 @@ def late(said):
     real(said)
 stop.finish = late
 """,
-    "after the last line": "atexit.register(press)",
+    "after the last line": """
+from dpfc_cli.cli import budget
+real = budget._converted
+budget._converted = lambda *each: (atexit.register(press), real(*each))[1]
+""",
 }
 PRESSES = """
 import atexit, gc, importlib.abc, os, signal, sys
@@ -246,3 +250,21 @@ def test_the_console_script_is_the_module_that_imports_least() -> None:
         *("dpfc_cli", "dpfc_cli.version", "dpfc_cli.cli", "dpfc_cli.cli.stop", "dpfc_cli.__main__")
     }
     assert not {"typer", "click", "rich", "numpy"} & set(loaded)
+
+
+def test_a_process_ends_with_its_code_after_all_that_wait_for_its_end_and_is_not_taken_apart() -> None:
+    program = """
+import atexit, os, sys
+from dpfc_cli.__main__ import main
+class Last:
+    def __del__(self, say=os.write):
+        say(2, b"taken apart")
+last = Last()
+from dpfc_cli.cli import app
+run = app.main
+app.main = lambda: (atexit.register(print, "heard", file=sys.stderr), run())
+main()
+"""
+    assert ended(*SIGMA, program=program).stderr == "heard\n"
+    result = ended("trian", program=program)
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (2, "heard")

@@ -287,7 +287,7 @@ def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_s
     facts, privacy = Facts(n=10**6, m=6, d=2, k=4), Privacy(epsilon=50.0, delta=1e-6)
     asked, plan = private_evaluation._planned(head, facts, privacy)
     silent = SimpleNamespace(release=lambda query: np.zeros((1, 2)))
-    paid: Any = SimpleNamespace(planned=plan, oracle=lambda told: silent)
+    paid: Any = SimpleNamespace(planned=plan, oracle=lambda told, together: silent)
     (_, total), (_, by_class) = private_evaluation._answers(paid, asked, None)
     first, second = plan.noise.sigmas
     assert total == pytest.approx(first, rel=1e-3)
@@ -355,7 +355,9 @@ def test_one_charge_pays_for_the_records_of_its_split_once(
 ) -> None:
     paid, oracle = list[Charged](), Charged.oracle
     seen, real = list[list[str]](), sums.exact_sum
-    monkeypatch.setattr(Charged, "oracle", lambda self, *given: paid.append(self) or oracle(self, *given))
+    monkeypatch.setattr(
+        Charged, "oracle", lambda self, *given, **more: paid.append(self) or oracle(self, *given, **more)
+    )
     instead.exact_sum(monkeypatch, lambda *given: (seen.append(states(features)), real(*given))[1])
     evaluate_privately(head, features, epsilon=1.0)
     assert seen == [["written", "charged"]], "the records are read after the row is written"

@@ -65,6 +65,26 @@ def test_an_accelerator_and_the_processor_sum_to_the_same_integers(tmp_path: Pat
     assert_same_sums(sums_with(1, tmp_path), sums_here())
 
 
+def test_no_blas_has_several_threads_in_each_of_several_threads() -> None:
+    """Not SciPy's own either, though a process loads it late. They would wait for one another, and for the others."""
+    program = """
+import numpy as np
+from threadpoolctl import threadpool_info
+from dpfc_cli import threads
+from dpfc_cli.kernels import products
+threads.cores = lambda: 2
+def blocks():
+    for number in range(8):
+        yield np.ones((2048, 300)), np.ones((2048, 100))
+    # The first ones were multiplied.
+    print(*(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"))
+assert (products.summed(blocks(), (300, 100)) == 8 * 2048).all()
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    line = [sys.executable, "-c", program]
+    assert subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout == "1 1\n"
+
+
 def test_blas_and_xla_make_the_same_exact_product() -> None:
     rng = np.random.default_rng(0)
     a = rng.integers(-(2**18), 2**18, size=(4096, 37)).astype(np.float64)

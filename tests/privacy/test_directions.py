@@ -25,13 +25,11 @@ from dpfc_cli.privacy.forms import PIECE_BYTES, pieces
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, PlanError
-from dpfc_cli.privacy.parts import Together
-from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
+from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, chained, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
-from dpfc_cli.privacy.sums import Summed, exact_sum
+from dpfc_cli.privacy.sums import Summed, exact_sum, partial_sum
 from dpfc_cli.training.machine import PIECES_BYTES, WORKING_BYTES, InFile, training_bytes
 from tests import instead
-from tests.privacy.test_parts import together
 from tests.support import plan_of
 
 pytestmark = pytest.mark.usefixtures("two_classes_each")
@@ -412,23 +410,24 @@ def test_several_processes_give_the_pieces_of_persons(monkeypatch: pytest.Monkey
     starts = [part_of(facts, number, 3).start for number in (1, 2)]
     assert any(PERSONS[start] == PERSONS[start - 1] for start in starts)
 
-    def begun(begin: int) -> BlockStream:
-        return lambda rows: (block for block in stream_of(facts)(rows) if block[0] >= begin)
-
-    def shelf() -> InMemory:
+    parts, spans = [part_of(facts, number, 3) for number in range(3)], list[range]()
+    totals, held = [np.zeros(piece.shape(facts)) for piece in split(facts)], list[int]()
+    for part in parts:
         shelves.append(InMemory())
-        return shelves[-1]
 
-    def lead(channel: Any) -> tuple[list[np.ndarray], list[int]]:
-        over = Summed(begun(0), facts, LATTICE, directions=Directions(shelf()))
-        found = [Together(channel)(piece, over) for piece in split(facts)]
-        held = [len(list(each.blocks())) for each in shelves]
-        Together(channel)(ClassSums(CHAIN), over)
-        return found, held
+        def begun(rows: int, begin: int = part.begin) -> Iterator[tuple[Any, ...]]:
+            return (block for block in stream_of(facts)(rows) if block[0] >= begin)
 
-    found, held = together(3, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
+        over = Summed(begun, facts, LATTICE, directions=Directions(shelves[-1]))
+        for total, piece in zip(totals, split(facts), strict=True):
+            found, span = partial_sum(piece, over, part)
+            total += found
+        held.append(len(list(shelves[-1].blocks())))
+        spans.append(span)
+        partial_sum(ClassSums(CHAIN), over, part)
+    chained(spans, facts)
     whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
-    assert np.array_equal(np.concatenate(found), whole)
+    assert np.array_equal(np.concatenate(totals), whole)
     # Each process keeps its vectors for the pieces, and no longer.
     assert len(held) == 3
     assert all(held)

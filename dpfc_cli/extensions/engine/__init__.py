@@ -1,5 +1,5 @@
-"""Several processes or machines train one head: `dpfc train --distributed`.
+"""Other processes and machines do the work, as a cluster of Ray: `--on ray`.
 
-`command`: the option. `processes`: how they meet, and notice that one is gone. `leader`: what process 0 asks of the
-others. `adding`: the devices add arrays.
+`engine`: what the driver, the process with the command, asks of them. `cluster`: how they meet, and who does which
+task. `work`: what they do.
 """

@@ -1,36 +1,55 @@
-"""Every random word of a training of several processes comes from the system of process 0, and is used once."""
+"""Every random word of a training on an engine comes from the system of the driver, and is used once."""
 
-from concurrent.futures import ThreadPoolExecutor
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import dpfc_cli as dpfc
-from dpfc_cli.extensions.engine.leader import Leader, serve
+from dpfc_cli.extensions.engine.engine import Together
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.request import Request
-from tests.extensions.engine.test_leader import Met
-from tests.privacy.test_parts import Room
-from tests.support import LOST
 from tests.test_randomness import alone, each_word_is_used_once
 from tests.test_randomness import features as sets  # noqa: F401
 
 
+class Here:
+    """Workers in this process, three of them, which take turns. The same system would hand them their words. What they
+    get and give goes the way of bytes.
+    """
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def __len__(self) -> int:
+        return 3
+
+    def shared(self, value: bytes) -> bytes:
+        return value
+
+    def job(self, make: Callable[[], Any]) -> list[Any]:
+        return [pickle.loads(pickle.dumps(make))() for _ in range(3)]
+
+    def each(
+        self, job: list[Any], tasks: Mapping[Any, Callable[[], tuple[Any, ...]]], size: int, own: bool
+    ) -> Iterator[tuple[Any, Any]]:
+        assert own
+        for key in reversed(list(tasks)):
+            work = job[key[1] % 3]
+            self.tasks += 1
+            yield (
+                key,
+                pickle.loads(pickle.dumps(work({each for each in tasks if each[1] % 3 == key[1] % 3}, *tasks[key]()))),
+            )
+
+
 def shared(wanted: Request) -> tuple[Calibrated, dpfc.Head]:
-    """A training by two processes. They are threads here, and the same system hands them their words."""
-    room = Room(2)
-    first, second = (Met(room, number) for number in range(2))
-    leader = Leader(first)  # type: ignore[arg-type]
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(serve, second, wanted.features)  # type: ignore[arg-type]
-        try:
-            made = alone(replace(wanted, summing=leader))
-            leader.end()
-            other.result(LOST)
-        except BaseException:
-            room.barrier.abort()
-            raise
-    assert second.added_once > 0
+    """A training by three workers."""
+    pool = Here()
+    made = alone(replace(wanted, summing=Together(pool)))  # type: ignore[arg-type]
+    assert pool.tasks > 3
     return made
 
 
