@@ -18,7 +18,8 @@ from dpfc_cli import points
 from dpfc_cli.errors import UserError, quoted, unsupported
 
 GROUP = "dpfc.places"
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z0-9+.:-]*)?)://(.*)", re.DOTALL)
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.:-]*)?"
+_URL = re.compile(rf"\s*({_SCHEME})://(.*)", re.DOTALL)
 """Chained ones of fsspec have `::`, and are known to nobody here."""
 _SECRET = re.compile(r"(?!arn:)[^/]*[@:]|[^?]*\?[^/]*=")
 """What stands behind a scheme, and may be a secret: a user or a password before the first slash (a password may have
@@ -116,6 +117,6 @@ def local(text: str | Path, named: str, why: str) -> Path:
     URL.
     """
     # A `Path` has one slash of the two.
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/", str(text)):
+    if re.match(rf"{_SCHEME}:/", str(text)):
         raise unsupported(f"{named} is a URL. {why}", "Name a path of this machine.")
     return Path(text)

@@ -147,7 +147,7 @@ def _released(wanted: PrivateScoring) -> "PrivateEvaluation":
         said = "" if refused is None else f"{refused.what} "
         return display.confirmed(f"{said}{ready.sure} Charge {charge}?")
 
-    with summing_on(wanted.on) as summing:
+    with summing_on(wanted.on, display.say) as summing:
         ready = evaluation.prepared(wanted, display.warn, summing)
         found = private.release(ready, show, confirmed)
     stop.stands = f"The evaluation was charged to '{ledger_path(features.folder)}' and stays charged."

@@ -85,7 +85,7 @@ def train(
         found.split("test")
     draw = None if plot is None else outputs.writer("picture", plot, "plot")
     sets = len(finished(features_folder())) if features is None else 1
-    with summing_on(asked["on"]) as summing:
+    with summing_on(asked["on"], display.say) as summing:
         tell_ledger(found.folder)
         observer = Shown(sets, yes)
         for kind in added_hooks():

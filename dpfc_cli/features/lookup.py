@@ -46,7 +46,7 @@ def open_features(given: str | Path | None = None) -> FeatureSet:
         if there is None
         else f"{quoted(there)} is no feature set: it has no '{MANIFEST}'.",
         near(folders[0].name, [each.name for each in finished(features_folder())])
-        + f"Name a folder, or a set in '{features_folder()}': 'dpfc list' shows them.",
+        + f"Name a folder or a URL, or a set in '{features_folder()}': 'dpfc list' shows those.",
     )
 
 

@@ -17,8 +17,10 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, bad_record, parameter
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.outputs import unwritable
+from dpfc_cli.places import remote
 
-SHARD_BYTES = 128 * 2**20
+SHARD_BYTES = 64 * 2**20
+"""What is larger than 100 MiB goes to a bucket in several requests, of which only the last one has the condition."""
 SHARD_ROWS = 16_384
 PARTS, BATCH = 32, 256
 """Shards that a split has, if each is of whole batches: so a run that stops loses little."""
@@ -47,7 +49,7 @@ def shard_ranges(n: int, shards: int) -> list[tuple[int, int]]:
 
 def number_of_shards(n: int, row_bytes: int) -> int:
     """How many shards a split of n records has. Each has a 32nd of the rows, rounded up to 256, and at most 16,384 rows
-    and about 128 MB. row_bytes: the size of a feature vector.
+    and about 64 MB. row_bytes: the size of a feature vector.
     """
     most = max(1, min(BATCH * -(-n // (PARTS * BATCH)), SHARD_ROWS, SHARD_BYTES // row_bytes))
     return -(-n // most)
@@ -59,7 +61,10 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(folder, error) from error
+        refused = unwritable(folder, error)
+        if remote(folder) is not None:
+            refused.remedy = "Check the name, the rights and the network. Then run the same command again."
+        raise refused from error
 
 
 def without_label(labels: np.ndarray) -> np.ndarray:

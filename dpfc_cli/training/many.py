@@ -315,5 +315,5 @@ def train_many(
     values = {"epsilon": epsilon, "method": method, "seed": seed}
     several = {name: np.atleast_1d(np.asarray(each)).tolist() for name, each in values.items()}
     asked = with_hooks(options, added_hooks())
-    with summing_on(options.get("on")) as summing:
+    with summing_on(options.get("on"), observer.say) as summing:
         return run_many(plan_many(features, several, asked | {"summing": summing}, observer), observer)

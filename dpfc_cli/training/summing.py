@@ -1,6 +1,6 @@
 """Who sums the records of a training or a private evaluation: this process, or an engine (`summing_on`)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,8 +42,8 @@ class Summing(Protocol):
 class Engine(Protocol):
     """What sums on other processes or machines."""
 
-    def summing(self) -> AbstractContextManager[Summing]:
-        """Sum there in this context. UserError: it cannot be used."""
+    def summing(self, say: Callable[[str], None]) -> AbstractContextManager[Summing]:
+        """Sum there in this context. say: told where. UserError: it cannot be used."""
         ...
 
 
@@ -66,11 +66,13 @@ class Alone:
 
 
 @contextmanager
-def summing_on(engine: str | None) -> Iterator[Summing]:
-    """Who sums in this context. engine: its name; None: this process. UserError: the engine cannot be used."""
+def summing_on(engine: str | None, say: Callable[[str], None] = lambda text: None) -> Iterator[Summing]:
+    """Who sums in this context. engine: its name; None: this process. say: told where. UserError: the engine cannot be
+    used.
+    """
     if engine is None:
         yield Alone()
         return
     found: Engine = engine_named(engine)
-    with found.summing() as summing:
+    with found.summing(say) as summing:
         yield summing

@@ -87,5 +87,5 @@ def train(wanted: Training) -> Trained:
 
     """
     observer = wanted.observer or Observer()
-    with summing_on(wanted.on) as summing:
+    with summing_on(wanted.on, observer.say) as summing:
         return run(plan(Request(**vars(wanted), summing=summing), observer), observer)

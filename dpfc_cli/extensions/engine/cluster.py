@@ -19,7 +19,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from dpfc_cli.errors import UserError, conflict, sentence, unsupported
+from dpfc_cli.errors import UserError, conflict, counted, sentence, unsupported
 from dpfc_cli.extensions.engine.work import Worker
 from dpfc_cli.threads import MOST, cores
 from dpfc_cli.version import code_digest
@@ -52,9 +52,12 @@ class _Task(NamedTuple):
 class Workers:
     """Some workers of a cluster."""
 
-    def __init__(self, actors: list[Any], store: float) -> None:
-        """Take the actors. store: bytes of the smallest store of objects."""
-        self._actors, self._store = actors, store
+    def __init__(self, actors: list[Any], nodes: list[dict[str, Any]]) -> None:
+        """Take the actors, and what Ray says of their nodes."""
+        self.told = f"Ray: {counted(len(actors), 'worker')} on {counted(len(nodes), 'node')}."
+        self._actors = actors
+        # Bytes of the smallest store of objects.
+        self._store = min(node["Resources"].get("object_store_memory", 0) for node in nodes)
         self._busy: dict[Any, _Task] = {}
         self._owners: dict[Hashable, int] = {}
         self._runs = self._jobs = 0
@@ -90,7 +93,6 @@ class Workers:
         """
         import ray
 
-        check_network()
         self._runs += 1
         left, took = set(tasks), list[float]()
         queues: dict[int | None, deque[Hashable]] = {None: deque()}
@@ -103,6 +105,8 @@ class Workers:
                 now = sum(task.run == self._runs for task in self._busy.values())
                 key = self._next(worker, queues, left, took) if now < most else None
                 if key is not None:
+                    # A node may have joined meanwhile.
+                    check_network()
                     mine = {each for each, owner in self._owners.items() if owner == worker} if own else set()
                     answer = self._actors[worker].do.remote(job, mine | {key}, *tasks[key]())
                     self._busy[answer] = _Task(key, worker, self._runs, time.monotonic())
@@ -183,7 +187,7 @@ def workers() -> Iterator[Workers]:
             for each in begun:
                 if (refused := _answer(each)[1]) is not None:
                     raise refused
-            yield Workers(actors, min(node["Resources"].get("object_store_memory", 0) for node in nodes))
+            yield Workers(actors, nodes)
         finally:
             for each in actors:
                 with suppress(Exception):

@@ -66,6 +66,9 @@ class Together:
             count, spans = self._parts(facts, total.nbytes), dict[int, range]()
             message = self._pool.shared(encoded(query, sample))
             for number, (part, spans[number]) in self._of_parts(job, count, message, total.nbytes):
+                # A wrong one would spread over the total in silence.
+                if part.shape != total.shape or not (isinstance(grid, Reals) or np.array_equal(part, np.rint(part))):
+                    raise passes.IncompletePassError(f"the sum of part {number} is none of this query")
                 total += part
                 if over.progress:
                     own = passes.part_of(facts, number, count)
@@ -94,8 +97,9 @@ class Engine:
     """The engine of `training.summing` and of `extraction.making`."""
 
     @contextmanager
-    def summing(self) -> Iterator[Together]:
+    def summing(self, say: Callable[[str], None]) -> Iterator[Together]:
         with workers() as pool:
+            say(pool.told)
             yield Together(pool)
 
     def make_shards(

@@ -7,14 +7,14 @@ import os
 import socket
 import traceback
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpfc_cli.annotations.broken import Broken
 from dpfc_cli.backbones import Backbone
-from dpfc_cli.errors import UserError, conflict
+from dpfc_cli.errors import UserError, conflict, missing
 from dpfc_cli.extraction.extract import make_shards
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard, ShardSink
@@ -36,8 +36,7 @@ class Worker:
 
         # XLA has so many threads. The last bits of features depend on their number.
         os.environ["NPROC"] = cores
-        with suppress(OSError):
-            os.chdir(folder)
+        self._folder = folder
         keep_compiled()
         self._job = 0
         self._work: Callable[..., Any] = lambda own: None
@@ -53,6 +52,10 @@ class Worker:
                 number, [make], code = job
                 if code_digest("dpfc_cli") != code:
                     raise conflict("It runs another code of dpfc than the driver.", "Install the same on all machines.")
+                if not os.path.isdir(self._folder):
+                    what = f"It has no folder '{self._folder}', from which the driver's paths begin."
+                    raise missing(what, "Type the command in a folder that all machines have, such as a shared one.")
+                os.chdir(self._folder)
                 self._work = ray.get(make)()
                 self._job = number
             return self._work(own, *task), None

@@ -77,6 +77,7 @@ def files(wanted: Exporting, notes: dict[str, str]) -> Files:
 
 def model(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
     """The file of a head, and one for its large constants. Inputs and outputs are said in the metadata."""
+    import jax
     import jax.numpy as jnp
 
     from dpfc_cli.extensions.exports.traced import nodes
@@ -95,9 +96,11 @@ def model(head: Head, notes: dict[str, str], network: Network | None, name: str)
         graph.name(features, "features")
         results["features"] = (np.float32, ("n", d))
         said = f"uint8, n × {' × '.join(map(str, network.input))}: pictures, rows from above, {network.said}"
-    scores = nodes(
-        graph, features, np.zeros(d, np.float32), lambda x: run(head.chain, x, jnp) @ head.weight + head.bias
-    )
+    # Without it JAX would trace float32.
+    with jax.enable_x64(True):
+        scores = nodes(
+            graph, features, np.zeros(d, np.float32), lambda x: run(head.chain, x, jnp) @ head.weight + head.bias
+        )
     likely = graph("Sigmoid", scores) if head.several_labels else graph("Softmax", scores, axis=-1)
     for each, value in (("scores", scores), ("probabilities", likely)):
         graph.name(graph("Cast", value, to=1), each)

@@ -377,7 +377,9 @@ def test_a_ledger_heads_and_files_that_need_a_file_system_have_no_url(
     assert not bucket.names()
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3:///x", "simplecache::s3://bucket/x", "simplecache::s3://K:marked@b/x"])
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///x", "simplecache::s3://bucket/x", "simplecache::s3://K:marked@b/x", " s3://K:marked@b/x"]
+)
 def test_a_url_that_names_no_bucket_and_a_chained_one_are_refused(url: str) -> None:
     with pytest.raises(UserError, match=r"names no bucket|does not know|has a user") as refused:
         place_of(url)

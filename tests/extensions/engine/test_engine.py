@@ -6,10 +6,24 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.extensions.engine.engine import Together
+from dpfc_cli.extensions.engine.work import Worker
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.passes import IncompletePassError
+from dpfc_cli.privacy.queries import Gram
+from dpfc_cli.privacy.sums import Summed
+from dpfc_cli.version import code_digest
 from tests.extensions.engine.conftest import Driver
 from tests.support import LOST, stored
 from tests.training.requests import ledger, states
@@ -189,6 +203,42 @@ def test_ctrl_c_ends_an_extraction_with_what_is_kept(start: Start, made: Path) -
 def test_a_cluster_of_several_nodes_needs_a_network_that_others_cannot_read(drive: Driver) -> None:
     ended = drive("train", "--epsilon", "1", "--features", "records", "--on", "ray", ends=2, DPFC_TRUSTED_NETWORK="")
     assert "RAY_USE_TLS" in ended.stderr
+
+
+def test_a_worker_that_lacks_the_folder_of_the_command_uses_no_other_one(tmp_path: Path) -> None:
+    """A folder of pictures of the same name may have other ones there."""
+    _, refused = Worker(str(tmp_path / "gone"), "1").do((1, [None], code_digest("dpfc_cli")), set())
+    assert isinstance(refused, UserError)
+    assert "gone" in refused.what
+
+
+class Lying:
+    """Workers of whom each says the same."""
+
+    def __init__(self, sum_: np.ndarray) -> None:
+        self._sum = sum_
+
+    def __len__(self) -> int:
+        return 1
+
+    def shared(self, value: object) -> object:
+        return value
+
+    def job(self, make: object) -> object:
+        return make
+
+    def each(self, job: object, tasks: Iterable[tuple[int, int]], *_: object, **__: object) -> Iterator[Any]:
+        return ((task, (self._sum, range(4))) for task in tasks)
+
+
+@pytest.mark.parametrize("wrong", [np.ones(1), np.full((2, 2), 0.5), np.full((2, 2), np.nan)])
+def test_a_sum_that_cannot_be_of_the_query_is_not_added(wrong: np.ndarray) -> None:
+    facts, grid = Facts(n=4, m=3, d=2), Lattice(10)
+    over = Summed(lambda rows: iter(()), facts, grid)
+    with Together(Lying(wrong)).begun(None, "train", facts, grid) as summed, pytest.raises(IncompletePassError):  # type: ignore[arg-type]
+        summed(Gram((Clip(1.0),)), over, None)
+    with Together(Lying(np.eye(2))).begun(None, "train", facts, grid) as summed:  # type: ignore[arg-type]
+        assert np.array_equal(summed(Gram((Clip(1.0),)), over, None), np.eye(2))
 
 
 def test_a_cluster_that_is_not_there_is_a_refusal_before_the_charge(drive: Driver, made: Path) -> None:

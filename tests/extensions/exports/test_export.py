@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import onnx
 import onnxruntime
@@ -104,7 +105,9 @@ def head(request: pytest.FixtureRequest) -> Head:
 
 
 def test_onnxruntime_gives_the_scores_and_the_probabilities(head: Head, tmp_path: Path) -> None:
-    path = written(head, "onnx", tmp_path)
+    # As where JAX has not been asked for 64 bits, such as by a training.
+    with jax.enable_x64(False):
+        path = written(head, "onnx", tmp_path)
     onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path)
     scores, likely = session.run(["scores", "probabilities"], {"features": records()})
