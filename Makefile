@@ -124,6 +124,7 @@ torture: .venv/.torture $(CARRIERS) ## Equal trainings, failing system calls, da
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) -m long || broke=1; \
 	$(BIN)/python -m pytest -q tests/backbones -k real_ || broke=1; \
 	$(BIN)/python -m tests.torture.sites --kills 100 || broke=1; \
+	$(BIN)/python -m tests.torture.engine --kills 200 || broke=1; \
 	for carrier in flower nvflare; do \
 	$(BIN)/python -m tests.torture.sites --kills 10 --over $$carrier --programs .venv/$$carrier/bin || broke=1; done; \
 	$(BIN)/mutmut run --max-children $(or $(WORKERS),2); $(BIN)/mutmut results; exit $$broke

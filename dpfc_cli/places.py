@@ -18,7 +18,8 @@ from dpfc_cli import points
 from dpfc_cli.errors import UserError, quoted, unsupported
 
 GROUP = "dpfc.places"
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z0-9+.:-]*)?)://(.*)", re.DOTALL)
+"""Chained ones of fsspec have `::`, and are known to nobody here."""
 _SECRET = re.compile(r"(?!arn:)[^/]*[@:]|[^?]*\?[^/]*=")
 """What stands behind a scheme, and may be a secret: a user or a password before the first slash (a password may have
 slashes itself), or a query with values. A bucket of Amazon may be called `arn:…`."""

@@ -1,5 +1,6 @@
 """What commands that make a feature set ask before, and say after."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -57,14 +58,13 @@ def _tell_ledger(features: "FeatureSet") -> None:
 def _json(folder: Path, features: "FeatureSet", made: bool) -> dict[str, object]:
     """A feature set for programs. sha256: of the manifest's file. It depends on the records, as the manifest does."""
     from dpfc_cli.features.manifest import MANIFEST
-    from dpfc_cli.files import sha256_of
 
     manifest = features.manifest
     return {
         "path": str(folder),
         "name": features.name,
         "made": made,
-        "sha256": sha256_of(folder / MANIFEST),
+        "sha256": hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
         "fingerprint": manifest.fingerprint,
         "records": {name: split.n for name, split in manifest.splits.items()},
         "persons": {name: split.groups for name, split in manifest.splits.items()} if manifest.grouped else None,

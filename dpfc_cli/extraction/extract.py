@@ -6,13 +6,13 @@ first record. So a run that was killed ends with the same files as an undisturbe
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -144,8 +144,9 @@ def _extracted(wanted: Extraction, made_of: "Extractable", folder: Path) -> Extr
             tell(stage, done, total)
 
         look = partial(tell, LOOKING)
-        if wanted.on is None:
-            return make_shards(writer, pictures, backbone, broken, advance, look)
+        missing = writer.missing
+        if wanted.on is None or not missing:
+            return make_shards(missing, writer.shard, pictures, backbone, broken, advance, look)
         engine: making.Engine = engine_named(wanted.on)
         shape = next(iter(pictures.splits.values())).pixels.shape
         network = replace(made_of.network, image_shape=shape)
@@ -365,34 +366,25 @@ class _UnfinishedError(Exception):
     """A shard is not to be finished."""
 
 
-class Shards(Protocol):
-    """Where shards are written: a `FeatureWriter`, or what stands for one in another process."""
-
-    @property
-    def missing(self) -> Sequence[PlannedShard]: ...
-
-    def shard(self, planned: PlannedShard) -> AbstractContextManager[ShardSink]: ...
-
-
 def make_shards(
-    writer: Shards,
+    missing: Sequence[PlannedShard],
+    shard: Callable[[PlannedShard], AbstractContextManager[ShardSink]],
     source: sets.ImageSet,
     backbone: Backbone,
     broken: Broken,
     advance: Advance | None = None,
     look: Advance | None = None,
 ) -> int:
-    """Make the shards that the writer still lacks.
+    """Make these shards.
 
     If too many pictures are broken, the set cannot be made. Then nothing more is computed: features are expensive, and
     would be made in vain if the pictures are corrected. The pictures that are left are decoded, so that the user learns
     of all broken ones at once. The shards that were finished stay.
 
-    broken: that of the writer. The pictures that cannot be decoded are added to it. advance: told the pictures done and
-    those to be done; look: the same while they are only decoded. Returns how many were computed. UserError: too many
-    are broken. It says where they are named.
+    shard: a context with a sink for the rows of one. broken: that of the writer. The pictures that cannot be decoded
+    are added to it. advance: told the pictures done and those to be done; look: the same while they are only decoded.
+    Returns how many were computed. UserError: too many are broken. It says where they are named.
     """
-    missing = writer.missing
     total, done, seen = sum(planned.rows for planned in missing), 0, 0
     wanted = (
         (planned, source.splits[planned.split].pixels, start, min(start + backbone.batch, planned.stop))
@@ -418,7 +410,7 @@ def make_shards(
             found = backbones.computed(backbone, sound())
             for planned, computed in itertools.groupby(found, key=lambda each: each[0][0]):
                 split = source.splits[planned.split]
-                with suppress(_UnfinishedError), writer.shard(planned) as sink:
+                with suppress(_UnfinishedError), shard(planned) as sink:
                     for (_, batch), features in computed:
                         stop = batch.start + len(features)
                         sink.append(features, split.labels[batch.start : stop], batch.null)

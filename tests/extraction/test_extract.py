@@ -72,7 +72,7 @@ def extracted(pictures: Path, out: Path, backbone: Backbone | None = None, toler
     rows = {name: split.n for name, split in source.splits.items()}
     broken = Broken("picture", rows, lambda split, i: str(i), 1.0 if tolerant else None)
     writer = FeatureWriter(out, manifest, broken)
-    extraction.make_shards(writer, source, backbone, broken)
+    extraction.make_shards(writer.missing, writer.shard, source, backbone, broken)
     return writer.finish()
 
 

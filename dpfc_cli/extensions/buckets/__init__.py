@@ -25,7 +25,6 @@ def place(url: str) -> "Place":
         check_installed(package, "buckets", f"For {scheme}://")
     from dpfc_cli.extensions.buckets.remote import Place
 
-    found = Place(url, use_listings_cache=False)
-    if not found.path.strip("/"):
+    if not url.split("/")[2]:
         raise unsupported("A URL names no bucket.", f"Write {scheme}://BUCKET/FOLDER.")
-    return found
+    return Place(url, use_listings_cache=False)

@@ -163,7 +163,7 @@ def _in_our_words(place: Place) -> Iterator[None]:
         response = getattr(error.__cause__, "response", None)
         code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
         word = code if re.fullmatch(r"[A-Za-z0-9]{1,40}", str(code)) else type(error).__name__
-        why = "the server, or the way to it, failed. Run the same command again"
+        why = "the server, or the way to it, failed"
         if isinstance(error, PermissionError) or "Credential" in word or word.startswith("Token"):
             why = "the server does not take the credentials that were found here, or there are none"
         raise OSError(errno.EIO, f"{why} ({word})", str(place)) from None

@@ -6,6 +6,7 @@ a second worker, and the first answer counts. So tasks must be ones that may be 
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import statistics
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from dpfc_cli.errors import UserError, conflict, sentence, unsupported
@@ -141,7 +143,7 @@ def _answer(answer: Any) -> tuple[Any, Exception | None]:
     except ray.exceptions.RayError as error:
         return None, UserError(
             f"A worker is gone, and another one that took its work, too: {_said(error)}",
-            "Look at its memory and its logs, below /tmp/ray. Then type the same command again: it goes on.",
+            "Look at its memory and, of a cluster of yours, at Ray's logs. Then type the same command again.",
             code="lost",
         )
     return found, refused
@@ -195,6 +197,13 @@ def _joined() -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "2")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local":
+        # A cluster of our own listens on the loopback alone, whatever the system is. Who joins it runs code in this
+        # account: its token is in no file, where others might read it, and cannot be switched off.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ.pop("RAY_AUTH_MODE", None)
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError as error:
@@ -202,14 +211,15 @@ def _joined() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS") or "local"
     if "://" in address:
         raise unsupported(
             f"RAY_ADDRESS is '{address}', for a client outside the cluster.",
             "Run dpfc on a machine of the cluster: 'ray job submit', or RAY_ADDRESS=HOST:PORT.",
         )
-    # Other users of this machine's network are no part of it. Nothing is written to disk where memory is short.
-    own: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+    # Nothing is written to disk where memory is short. Ray lets all users write where its sockets and logs are, so
+    # nobody else may come there. (The names of sockets are short: $TMPDIR may be too long.)
+    private = TemporaryDirectory(prefix="dpfc-", dir="/tmp", ignore_cleanup_errors=True)
+    own: dict[str, Any] = {"_temp_dir": f"{private.name}/ray", "include_dashboard": False}
     own["_system_config"] = {"automatic_object_spilling_enabled": False, "worker_niceness": 0}
     main = threading.current_thread() is threading.main_thread()
     ended = signal.getsignal(signal.SIGTERM)
@@ -231,7 +241,7 @@ def _joined() -> Iterator[None]:
             # Ray takes the signal by which a command is stopped.
             signal.signal(signal.SIGTERM, ended)
     # Ray says on stdout which worker is lost. Results are there.
-    with redirect_stdout(sys.stderr):
+    with private, redirect_stdout(sys.stderr):
         try:
             yield
         finally:

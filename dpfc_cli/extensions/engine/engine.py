@@ -7,11 +7,12 @@ which the driver writes.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpfc_cli.annotations.broken import Broken
+from dpfc_cli.backbones import Backbone
 from dpfc_cli.extensions.engine.cluster import Job, Workers, workers
 from dpfc_cli.extensions.engine.work import Adding, Extracting, Made
 from dpfc_cli.extraction.making import Advance
@@ -26,9 +27,6 @@ from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.parts import Sum, encoded
 from dpfc_cli.privacy.queries import Grid, Query
 from dpfc_cli.privacy.sums import Summed
-
-if TYPE_CHECKING:
-    from dpfc_cli.backbones import Backbone
 
 PARTS, SMALL = 4, 2**24
 """Parts for each worker, if their sums have at most so many bytes. Of larger ones each has one."""
@@ -104,7 +102,7 @@ class Engine:
         self,
         writer: FeatureWriter,
         source: ImageSet,
-        load: "Callable[[], Backbone]",
+        load: Callable[[], Backbone],
         broken: Broken,
         advance: Advance,
         look: Advance,

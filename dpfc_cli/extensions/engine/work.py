@@ -8,23 +8,24 @@ import socket
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpfc_cli.annotations.broken import Broken
+from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError, conflict
+from dpfc_cli.extraction.extract import make_shards
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard, ShardSink
+from dpfc_cli.images.pictures import Notice
+from dpfc_cli.images.sets import ImageSet, Split
+from dpfc_cli.privacy import forms, parts, passes, persons, sums
+from dpfc_cli.privacy.directions import Directions, Shelf, direction_bytes
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.passes import Part
+from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.version import code_digest
-
-if TYPE_CHECKING:
-    from dpfc_cli.backbones import Backbone
-    from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.images.pictures import Notice
-    from dpfc_cli.images.sets import Split
-    from dpfc_cli.privacy.directions import Shelf
-    from dpfc_cli.privacy.facts import Facts
-    from dpfc_cli.privacy.passes import Part
-    from dpfc_cli.privacy.queries import Grid
 
 
 class Worker:
@@ -62,12 +63,10 @@ class Worker:
             return None, RuntimeError(f"a worker failed: {traceback.format_exc()}")
 
 
-def reached(part: "Part", facts: "Facts") -> range:
+def reached(part: Part, facts: Facts) -> range:
     """The records that a pass over a part may read and use. The last person of a part may have more records behind it,
     and those that count are used.
     """
-    from dpfc_cli.privacy import passes, persons
-
     stop = part.stop if facts.rows is None else part.stop + passes.block_rows(facts) + persons.MOST
     return range(part.begin, min(stop, facts.records))
 
@@ -81,10 +80,10 @@ class Adding:
 
     def __init__(
         self,
-        features: "FeatureSet",
+        features: FeatureSet,
         split: str,
-        facts: "Facts",
-        grid: "Grid",
+        facts: Facts,
+        grid: Grid,
         side: int | None = None,
         memory: float | None = None,
     ) -> None:
@@ -103,8 +102,6 @@ class Adding:
 
         UserError: a shard is not what it must be. ValueError: the message holds no query that the proofs are about.
         """
-        from dpfc_cli.privacy import forms, parts, passes, sums
-
         facts, part = self._facts, passes.part_of(self._facts, number, count)
         known = self._features.manifest.id, self._split, number, count
         if known not in _verified:
@@ -121,9 +118,8 @@ class Adding:
         over = sums.Summed(stream, facts, self._grid, directions=self._directions((count, number), part))
         return sums.partial_sum(query, over, part, sample)
 
-    def _directions(self, key: Any, part: "Part") -> Any:
+    def _directions(self, key: Any, part: Part) -> Any:
         """What the sums over a part share; None if there is no room for it."""
-        from dpfc_cli.privacy.directions import Directions, direction_bytes
         from dpfc_cli.training.machine import shelf_for
 
         if self._side is None:
@@ -146,22 +142,7 @@ class Made(NamedTuple):
     data: np.ndarray | None
     null: list[int]
     broken: dict[int, str]
-    notices: "set[Notice]"
-
-
-class _One:
-    """Where `make_shards` writes the one shard of a task."""
-
-    def __init__(self, planned: PlannedShard, sink: Callable[[], ShardSink]) -> None:
-        self.missing, self._sink = [planned], sink
-        self.data: np.ndarray | None = None
-        self.null: list[int] = []
-
-    @contextmanager
-    def shard(self, planned: PlannedShard) -> Iterator[ShardSink]:
-        sink = self._sink()
-        yield sink
-        self.data, self.null = np.frombuffer(sink.whole(), np.uint8), sink.null
+    notices: set[Notice]
 
 
 OWN = "own"
@@ -171,23 +152,26 @@ OWN = "own"
 class Extracting:
     """Computes shards. load: loads the backbone. tolerant: whether broken pictures become null records."""
 
-    def __init__(self, load: "Callable[[], Backbone]", tolerant: bool) -> None:
+    def __init__(self, load: Callable[[], Backbone], tolerant: bool) -> None:
         self._backbone, self._tolerant = load(), tolerant
 
-    def __call__(self, own: object, sink: Callable[[], ShardSink], split: "Split", look: bool) -> Made:
+    def __call__(self, own: object, sink: Callable[[], ShardSink], split: Split, look: bool) -> Made:
         """Make the shard of these pictures. look: they are decoded only."""
-        from dpfc_cli.annotations.broken import Broken
-        from dpfc_cli.extraction.extract import make_shards
-        from dpfc_cli.images.sets import ImageSet
+        made = Made(None, [], {}, split.pixels.preparation.notices)
 
-        one = _One(PlannedShard(split=OWN, file="", start=0, stop=split.n), sink)
+        @contextmanager
+        def whole(planned: PlannedShard) -> Iterator[ShardSink]:
+            nonlocal made
+            yield (rows := sink())
+            made = made._replace(data=np.frombuffer(rows.whole(), np.uint8), null=rows.null)
+
+        planned = PlannedShard(split=OWN, file="", start=0, stop=split.n)
         # All pictures of a shard may be null: the driver counts those of the set.
         broken = Broken("picture", {OWN: split.n + 1}, lambda *_: "", 1.0 if self._tolerant else None)
         broken.counts[OWN] += (split.n + 2) * look
         try:
-            make_shards(one, ImageSet("", (), {OWN: split}), self._backbone, broken)
+            make_shards([planned], whole, ImageSet("", (), {OWN: split}), self._backbone, broken)
         except UserError:
             if not broken.too_many:
                 raise
-        reasons = {i: why for (_, i), why in broken.found.items()}
-        return Made(one.data, one.null, reasons, split.pixels.preparation.notices)
+        return made._replace(broken={row: why for (_, row), why in broken.found.items()})

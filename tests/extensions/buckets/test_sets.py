@@ -1,5 +1,6 @@
 """Feature sets in a bucket: the same heads, and nothing wrong is stored, whatever stops."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -54,7 +55,9 @@ def test_a_head_of_a_set_in_a_bucket_is_that_of_a_local_one_to_the_bit(
     source = bucket.upload(arrays, "arrays")
     dpfc("import", "arrays", "--out", "here", "--classes", "3", "--dtype", "float32", ends=0)
     there = bucket.url("sets/here")
-    dpfc("import", source, "--out", there, "--classes", "3", "--dtype", "float32", "--population", "ward", ends=0)
+    line = ("import", source, "--out", there, "--classes", "3", "--dtype", "float32", "--population", "ward", "--json")
+    made = json.loads(dpfc(*line, ends=0).stdout)
+    assert made["sha256"] == hashlib.sha256(bucket.get(f"sets/here/{MANIFEST}")).hexdigest()
     one, two = library.open_features("here"), library.open_features(there)
     assert [each.sha256 for each in one.split("train").shards] == [each.sha256 for each in two.split("train").shards]
     assert sorted(stored(bucket, "sets/here")) == sorted(
@@ -372,6 +375,13 @@ def test_a_ledger_heads_and_files_that_need_a_file_system_have_no_url(
         assert "locks" in ended.output
         monkeypatch.delenv(name)
     assert not bucket.names()
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///x", "simplecache::s3://bucket/x", "simplecache::s3://K:marked@b/x"])
+def test_a_url_that_names_no_bucket_and_a_chained_one_are_refused(url: str) -> None:
+    with pytest.raises(UserError, match=r"names no bucket|does not know|has a user") as refused:
+        place_of(url)
+    assert "marked" not in str(refused.value)
 
 
 def test_no_set_is_made_where_writes_have_no_conditions() -> None:

@@ -210,3 +210,35 @@ def test_a_damaged_shard_is_found_by_a_worker_before_the_charge(drive: Driver, m
     words = ("train", "--epsilon", "1", "--features", "records", "--on", "ray", "--json")
     said = json.loads(drive(*words, ends=5, RAY_ADDRESS="", DPFC_FEATURES="damaged").stderr)["error"]
     assert (said["code"], said["fields"]["path"]) == ("damaged", str(shard.relative_to(made)))
+
+
+OWN = """
+import os, subprocess, sys
+from pathlib import Path
+from dpfc_cli.extensions.engine.cluster import workers
+before = set(Path("/tmp").iterdir())
+with workers():
+    import ray
+    at = ray.get_runtime_context().gcs_address
+    said = [at.split(":")[0], (Path.home() / ".ray").exists()]
+    [made] = [each for each in set(Path("/tmp").iterdir()) - before if each.name.startswith("dpfc-")]
+    said.append(oct(made.stat().st_mode & 0o777))
+    port = f":{int(at.split(':')[1]):04X}"
+    lines = Path("/proc/net/tcp6").read_text() + Path("/proc/net/tcp").read_text()
+    doors = (line.split() for line in lines.splitlines())
+    said += {door[1].removesuffix(port) for door in doors if door[1].endswith(port) and door[3] == "0A"}
+    other = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    join = [sys.executable, "-c", f"import ray; ray.init('{at}')"]
+    other["RAY_gcs_rpc_server_reconnect_timeout_s"] = "1"
+    said.append(subprocess.run(join, env=other, capture_output=True).returncode)
+print(*said, made.exists())
+"""
+
+
+def test_nobody_else_reaches_joins_or_looks_into_a_cluster_that_is_started_here(drive: Driver, tmp_path: Path) -> None:
+    said = drive(OWN, RAY_ADDRESS="", HOME=str(tmp_path)).stdout.split()
+    assert said[:3] == ["127.0.0.1", "False", "0o700"]
+    # The loopback, as the kernel writes it.
+    assert said[3] in ("0100007F", "0000000000000000FFFF00000100007F")
+    assert said[4] != "0"
+    assert said[5] == "False"
