@@ -121,10 +121,13 @@ class Many:
 
     @property
     def refused(self) -> UserError | None:
-        """The refusal to charge the first of them that was charged before; None: all are new, or may be made again."""
+        """The refusal to charge the first of them that was charged before; None: all are new, may be made again, or cost
+        no ε.
+        """
         if any(each.request.again for each in self.new):
             return None
-        found = (charged_again(self.book, each, self.features.name, self.question) for each in self.charges)
+        paying = (each for each in self.charges if each.private)
+        found = (charged_again(self.book, each, self.features.name, self.question) for each in paying)
         return next((each for each in found if each is not None), None)
 
     @property
@@ -142,7 +145,7 @@ class _Told(Observer):
     """
 
     def __init__(self, to: Observer, again: bool = False) -> None:
-        self._to, self._again, self.place, self.which = to, again, "", ""
+        self._to, self.again, self.place, self.which = to, again, "", ""
         self._warnings: dict[str, dict[str, None]] = {}
         self.say = cache(to.say)  # type: ignore[method-assign]
 
@@ -159,7 +162,7 @@ class _Told(Observer):
         self._to.progress(f"{self.place}{stage}", done, total)
 
     def confirm(self, charge: str, refused: UserError | None) -> bool:
-        return refused is None or self._again
+        return refused is None or self.again
 
 
 def plan_many(
@@ -256,7 +259,7 @@ def run_many(many: Many, observer: Observer) -> list[TrainedRow]:
                 charge = dated[held.charge]
                 each = replace(each, charge=charge, unfinished=Unfinished(charge=charge, answered=0, size=0))
             told.place, start = f"{number + 1} of {len(rows)}: ", time.monotonic()
-            told.which = each.path.name
+            told.which, told.again = each.path.name, again or not each.charge.private
             trained = run(each, told)
             told.warned(0)
             known: dict[str, Any] = {"head": str(trained.path), "sha256": trained.sha256}

@@ -102,7 +102,7 @@ class Training(Noisy):
     )
     accounting: Accounting | None = option(
         "How ε becomes noise. exact: by the exact curve. zcdp: by the conversion ρ + 2√(ρ·ln(1/δ)), which takes more "
-        "noise; what is claimed and charged is the exact, smaller ε. Default: exact; zcdp with ‹as_published›.",
+        "noise; what is claimed and charged is the exact, smaller ε. Default: exact; zcdp for an ε with ‹as_published›.",
         PRIVACY,
     )
     non_private: bool = option("Train without noise, for comparison: ε = ∞.", PRIVACY, default=False)
@@ -147,7 +147,7 @@ class Training(Noisy):
     @property
     def privacy(self) -> Privacy:
         asked = {each.name: getattr(self, each.name) for each in fields(Privacy)}
-        usual: Accounting = "zcdp" if self.as_published else "exact"
+        usual: Accounting = "zcdp" if self.as_published and self.epsilon is not None else "exact"
         return Privacy(**{**asked, "accounting": self.accounting or usual})
 
     @property

@@ -185,3 +185,16 @@ def test_a_refusal_says_what_all_of_them_would_cost(features: FeatureSet) -> Non
     assert found.refused is not None
     assert found.question in found.refused.remedy
     assert plan_many(features, values, {"by": "me", "again": True}, Listener()).refused is None
+
+
+def test_seeded_trainings_that_were_made_elsewhere_are_made_without_a_question(features: FeatureSet) -> None:
+    """They cost no ε, and give the same heads."""
+
+    class Refusing(Listener):
+        def confirm(self, charge: str, refused: UserError | None) -> bool:
+            return refused is None
+
+    one, other = (trained(features, Refusing(), seed=3, method="dp-ls", out=out) for out in ("one", "other"))
+    assert [Path(row.head).parent.name for row in other] == ["other"] * 2
+    for mine, theirs in zip(one, other, strict=True):
+        assert np.array_equal(Head.load(mine.head).weight, Head.load(theirs.head).weight)

@@ -44,6 +44,7 @@ def test_a_request_has_all_that_was_asked_for(one: FeatureSet) -> None:
         "zcdp",
         "exact",
     )
+    assert Request(one, noise_multiplier=10, as_published=True).privacy.accounting == "exact"
     assert {type(value) for value in (made.privacy.epsilon, made.privacy.delta, made.memory)} == {float}
 
 

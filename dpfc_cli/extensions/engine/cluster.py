@@ -228,7 +228,7 @@ def _joined() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     ended = signal.getsignal(signal.SIGTERM)
     try:
-        if address != "local":
+        if address not in ("local", "auto"):
             # Ray would wait for minutes.
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
