@@ -68,6 +68,11 @@ def exact_sum(patch: pytest.MonkeyPatch, summed: Callable[..., np.ndarray]) -> N
     patch.setattr(sums, "exact_sum", summed)
 
 
+def total(patch: pytest.MonkeyPatch, summed: Callable[..., np.ndarray]) -> None:
+    """The curator sums so, whoever sums for it."""
+    patch.setattr(curator._Passes, "_sum", summed)
+
+
 def bits(patch: pytest.MonkeyPatch, made: Callable[[], Bits]) -> None:
     """A charge pays for these bits, in the place of the system's."""
     patch.setattr(charged, "SystemBits", made)

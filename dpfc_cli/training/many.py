@@ -121,8 +121,8 @@ class Many:
 
     @property
     def refused(self) -> UserError | None:
-        """The refusal to charge the first of them that was charged before; None: all are new, may be made again, or cost
-        no ε.
+        """The refusal to charge the first of them that was charged before; None: all are new, may be made again, or
+        cost no ε.
         """
         if any(each.request.again for each in self.new):
             return None

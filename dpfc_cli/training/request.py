@@ -102,7 +102,8 @@ class Training(Noisy):
     )
     accounting: Accounting | None = option(
         "How ε becomes noise. exact: by the exact curve. zcdp: by the conversion ρ + 2√(ρ·ln(1/δ)), which takes more "
-        "noise; what is claimed and charged is the exact, smaller ε. Default: exact; zcdp for an ε with ‹as_published›.",
+        "noise; what is claimed and charged is the exact, smaller ε. Default: exact; zcdp for ‹epsilon› "
+        "with ‹as_published›.",
         PRIVACY,
     )
     non_private: bool = option("Train without noise, for comparison: ε = ∞.", PRIVACY, default=False)

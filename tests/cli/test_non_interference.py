@@ -170,6 +170,9 @@ if "adapt" in points.added("dpfc.predictions"):
         f"{PRIVATE} --steps 2 --out judged",
         "predict judged.safetensors known --adapt",
     )
+if "ray" in points.added("dpfc.engines"):
+    # In which order workers end is seen in the progress.
+    SCENARIOS["a training on an engine"] = (f"{PRIVATE} -q --method dp-ls --on ray",)
 if "import" in points.added("dpfc.commands"):
     SCENARIOS |= {
         "an import": (
@@ -214,7 +217,8 @@ def test_what_can_be_seen_depends_on_what_was_released_alone(
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
     flags = {each.flag for each in typed(command.train, Request, *added_hooks()).values()}
-    assert {*flags, "-q", "-v"} - words == {"--non-private"}
+    engines = set() if points.added("dpfc.engines") else {"--on"}
+    assert {*flags, "-q", "-v"} - words == {"--non-private", *engines}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"
 
 

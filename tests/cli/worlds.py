@@ -32,7 +32,7 @@ from dpfc_cli.ledger import facts
 from dpfc_cli.ledger.facts import Set
 from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
-from dpfc_cli.privacy import sums
+from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import SeededBits
 from tests import instead
 from tests.support import blobs, feature_set, nulls, shards_of, typed
@@ -234,14 +234,14 @@ def counted_up(patch: pytest.MonkeyPatch, first: int) -> None:
 @contextmanager
 def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The curator with fixed answers, and clocks and names that count. Yields what could be seen at each release."""
-    real, moments = sums.exact_sum, list[Any]()
+    real, moments = curator._Passes._sum, list[Any]()
 
     def forgotten(*given: Any) -> np.ndarray:
         found = (os.path.join(top, name) for top, _, names in os.walk(".") for name in names)
         moments.append({path: os.stat(path).st_size for path in sorted(found) if not path[2:].startswith(SOURCES)})
         return np.zeros_like(real(*given))
 
-    instead.exact_sum(patch, forgotten)
+    instead.total(patch, forgotten)
     instead.block_rows(patch, BLOCK)
     instead.bits(patch, lambda: SeededBits(0))
     asked = count()
