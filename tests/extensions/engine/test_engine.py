@@ -124,13 +124,18 @@ def worker_in(folder: Path) -> int | None:
     return None
 
 
-def killed(process: "subprocess.Popen[str]", of: Callable[[], int | None], due: Callable[[], object]) -> None:
+def killed(
+    process: "subprocess.Popen[str]",
+    of: Callable[[], int | None],
+    due: Callable[[], object],
+    how: signal.Signals = signal.SIGKILL,
+) -> None:
     """Kill a process as soon as it is due, while a driver runs."""
     end = time.monotonic() + LOST
     while not (found := of() if due() else None):
         assert process.poll() is None
         assert time.monotonic() < end
-    os.kill(found, signal.SIGKILL)
+    os.kill(found, how)
 
 
 KILLED = (
@@ -167,6 +172,15 @@ def test_a_training_whose_worker_and_then_its_driver_are_killed_goes_on_and_is_c
         killed(second, lambda: worker_in(made), lambda: len(ledger(features).known) > before)
         assert second.wait(LOST) == 0
     assert (states(features)[before:], (made / "killed.safetensors").exists()) == (["written"], True)
+
+
+def test_a_worker_that_stands_still_holds_no_training_up(start: Start, made: Path) -> None:
+    features = FeatureSet(made / "features" / "records")
+    before = len(states(features))
+    with start(*KILLED, "--delta", "1e-6", "--out", "slow") as driver:
+        killed(driver, lambda: worker_in(made), lambda: len(states(features)) > before, signal.SIGSTOP)
+        assert driver.wait(LOST) == 0
+    assert (states(features)[before:], (made / "slow.safetensors").exists()) == (["written"], True)
 
 
 def test_an_extraction_whose_worker_and_then_its_driver_are_killed_makes_each_shard_once(
